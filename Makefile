@@ -1,6 +1,6 @@
-# Two commands: `make run` starts mailsvc to try it, `make test` runs its tests. Both need nothing but Python 3.11 or newer.
-#   PYTHON=python3.12 make run     with this Python        VENV=/tmp/venv make test     in that environment
-#   CONFIG=etc/mine.toml make run  with these settings     ARGS="-k dkim" make test     with these options for pytest
+# `make run` starts mailsvc in development, `make test` runs the tests. Both need only Python 3.11 or newer.
+#   PYTHON=python3.12 make run     use this Python         VENV=/tmp/venv make test     use this virtual environment
+#   CONFIG=etc/mine.toml make run  use these settings      ARGS="-k dkim" make test     pass options to pytest
 
 VENV   ?= .venv
 CONFIG ?= etc/development.toml
@@ -9,7 +9,7 @@ PYTHON ?=
 MARKS  ?= contract
 FULL   ?= hostile chaos million webhooks bench
 
-# What browsers get of the npm packages of the dashboard; the last of these files to be made.
+# The last file that etc/packages installs.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
 .PHONY: run test test-slow lint bench chaos full ci-contract wheel
@@ -22,7 +22,7 @@ run: $(VENV)/.installed $(PACKAGES)
 test: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m "not slow" $(ARGS)
 
-# Tests with processes that are killed, power cuts, wrong clocks and hostile inputs, which take longer than all others together.
+# Slow tests: killed processes, power cuts, wrong clocks and hostile inputs.
 test-slow: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m slow $(ARGS)
 
@@ -35,12 +35,12 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench $(ARGS)
 
-# Faults on purpose, about twenty minutes; ARGS="--kills 200 --emails 100000" for a long run. Figures: docs/reliability.md.
+# Fault injection, about twenty minutes. For a long run: ARGS="--kills 200 --emails 100000". Results: docs/reliability.md.
 chaos: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
 
-# All that is too long for CI, some hours: hostile inputs at 40 MB, the fault experiments in their long form, a million emails, the long
-# benches. Every part runs, whatever became of the others. FULL="hostile chaos": only these parts.
+# Everything that takes too long for CI (several hours): hostile inputs of 40 MB, long fault injection, a million emails, long benchmarks.
+# A failing part does not stop the others. To run only some: FULL="hostile chaos".
 full: $(VENV)/.installed-test $(PACKAGES)
 	failed=; for part in $(FULL); do \
 	    case $$part in \
@@ -49,21 +49,21 @@ full: $(VENV)/.installed-test $(PACKAGES)
 	        million) set -- tests.bench.million ;; \
 	        webhooks) set -- tests.bench.webhooks --rounds 5 ;; \
 	        bench) set -- tests.bench --rounds 5 --parts bodies,turns,memory,growth ;; \
-	        *) echo "There is no part $$part." >&2; exit 2 ;; \
+	        *) echo "Unknown part: $$part." >&2; exit 2 ;; \
 	    esac; \
 	    echo "=== $$part"; PYTHONPATH=. "$(VENV)/bin/python" -m "$$@" || failed="$$failed $$part"; \
 	done; \
 	echo "failed:$${failed:- none}"; [ -z "$$failed" ]
 
-# What has to hold on every Python that is supported; a part of `make test`. MARKS="contract and postgres": on every Postgres.
+# The part of `make test` to run on every supported Python. On every supported Postgres: MARKS="contract and postgres".
 ci-contract: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m "$(MARKS)" $(ARGS)
 
-# For servers, into dist/.
+# Builds the wheel for servers into dist/.
 wheel: $(VENV)/.installed $(PACKAGES)
 	etc/wheel "$(VENV)/bin/python" dist
 
-# One stamp for each set of packages; a changed requirement installs again, a second run does not look.
+# A stamp file for each set of packages: packages are installed again only if the requirements changed.
 $(VENV)/.installed: setup.cfg requirements-dev.lock | $(VENV)/bin/python
 	etc/install "$(VENV)" embedded
 	touch "$@"

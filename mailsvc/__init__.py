@@ -1,6 +1,6 @@
 """mailsvc: a transactional email delivery service on Twisted and Postgres.
 
-`tap.py` shows the whole daemon; `docs/architecture.md` shows the way of one email.
+`tap.py` shows the whole daemon; `docs/architecture.md` describes the path of an email.
 """
 
 __version__ = "0.1.0"

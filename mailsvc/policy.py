@@ -11,7 +11,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.mail.compose import FILENAME_MOST
+from mailsvc.mail.compose import FILENAME_MAX
 
 MESSAGE_MAX = 41_943_040  # bytes of a message as it is sent: 40 MiB
 
@@ -90,7 +90,7 @@ def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) ->
 def attachments_refusal(names: Sequence[str | None], limits: Limits) -> Refusal | None:
     """Check the file names of the attachments, in their order, for extensions that receivers refuse."""
     for index, name in enumerate(names):
-        if name is None or len(name) > FILENAME_MOST:  # mail/compose refuses a longer one
+        if name is None or len(name) > FILENAME_MAX:  # mail/compose refuses a longer one
             continue
         _, dot, ending = name.rstrip(". ").rpartition(".")  # Windows drops dots and spaces at the end of a file name
         if dot and ending.lower() in limits.blocked_endings:

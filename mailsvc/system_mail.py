@@ -1,4 +1,4 @@
-"""What this service itself writes to its customers. It takes the way of all mail, from a domain that some account here may send from."""
+"""Mail that the service itself sends to customers. It goes through intake like all mail, from a domain of one of the accounts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = Logger()
 
 
 class Domains(Protocol):
-    """store/domains/domains"""
+    """store.domains.Domains, as far as it is used here."""
 
     async def called(self, name: str) -> Domain | None: ...
 
 
-class Submitting(Protocol):
-    """intake.Intake"""
+class Submitter(Protocol):
+    """intake.Intake, as far as it is used here."""
 
     async def submit(
         self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
@@ -35,29 +35,27 @@ class Submitting(Protocol):
 
 @attrs.frozen
 class SystemMail:
-    """`sender` None: the operator wants none sent."""
+    """Sends system mail. With `sender` None, nothing is sent."""
 
-    intake: Submitting
+    intake: Submitter
     domains: Domains
     sender: Mailbox | None
 
     async def send(self, to: str | None, subject: str, text: str, key: str, *, html: str | None = None, source: str = "system") -> bool:
-        """Whether it is dealt with: sent, now or under the same key before, or never to be sent. False: try again later."""
+        """Sends an email once for each `key`. Returns False if it should be tried again later."""
         if self.sender is None or to is None:
             return True
         domain = await self.domains.called(self.sender.domain)
         if domain is None:
-            log.warn(
-                "mail to a customer was not sent: nobody here owns {domain}, the domain of the setting sender", domain=self.sender.domain
-            )
+            log.warn("System mail was not sent: no account has {domain}, the domain of the setting sender", domain=self.sender.domain)
             return True
         try:
             email = Incoming(self.sender, (parse_mailbox(to),), subject, Content(html=html, text=text), source=source)
         except AddressError as error:
-            log.warn("mail to a customer was not sent: {why}", why=str(error))
+            log.warn("System mail was not sent: {why}", why=str(error))
             return True
         caller = Caller(domain.account_id, None, "sending_access", domain.id, None)
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, key, hashlib.sha256(key.encode()).digest()))
         if isinstance(answer, Rejected):
-            log.warn("mail to a customer was not sent: {why}", why=answer.refusals[0].message)
+            log.warn("System mail was not sent: {why}", why=answer.refusals[0].message)
         return not isinstance(answer, Busy)

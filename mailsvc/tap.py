@@ -1,7 +1,7 @@
-"""The whole daemon on one page: every service in the order in which mail meets it.
+"""The whole daemon on one page: every service, in the order in which it starts.
 
-`twistd mailsvc --config FILE` comes in at `makeService`. Starting, stopping and failing: lifespan.py. This is the only module that
-names the reactor; whoever needs it, or a clock, is given it here.
+`twistd mailsvc --config FILE` calls `makeService`. Startup, shutdown and failures: runtime/lifecycle. This is the only module that names
+the reactor; everything else gets it, or a clock, from here.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from mailsvc.intake import Intake
 from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.monitoring import logs, metrics
-from mailsvc.monitoring.control_socket import Controls, open_socket
+from mailsvc.monitoring.control_socket import ControlFactory, open_socket
 from mailsvc.monitoring.failures import explain
 from mailsvc.monitoring.listener import private
-from mailsvc.monitoring.operator_commands import Orders
-from mailsvc.monitoring.readiness import Watching
+from mailsvc.monitoring.operator_commands import OperatorCommands
+from mailsvc.monitoring.readiness import Monitoring
 from mailsvc.net import urls
 from mailsvc.net.dns import Resolver
 from mailsvc.net.fetch import Fetcher
@@ -87,12 +87,12 @@ from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 from mailsvc.store.logs.requests import RequestLog
-from mailsvc.store.logs.smtp_sessions import SmtpSessions as StoredReceipts
+from mailsvc.store.logs.smtp_sessions import SmtpSessions as SmtpSessions
 from mailsvc.store.mail.accept import Acceptance
 from mailsvc.store.mail.dsn_requests import Notices as StoredNotices
 from mailsvc.store.mail.emails import Emails as StoredEmails
 from mailsvc.store.mail.messages import Messages
-from mailsvc.store.mail.sandbox import Sandbox as Shelf
+from mailsvc.store.mail.sandbox import Sandbox as SandboxMail
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.people.ratelimit import RateWindows
@@ -107,22 +107,22 @@ from mailsvc.webhooks.failure_notices import FailureNotices
 from mailsvc.webhooks.sender import Limits as WebhookLimits
 from mailsvc.webhooks.sender import WebhookSender
 
-NOTICES_EVERY = KEYS_EVERY = 2.0
-BEAT = 10.0
+DSNS_EVERY = KEYS_EVERY = 2.0  # seconds
+BEAT = 10.0  # seconds
 STOP = 15.0  # seconds that a shutdown may take beyond delivery.drain_seconds
 
 
 class Options(UsageOptions):
-    """What stands behind `twistd mailsvc`."""
+    """The command line of `twistd mailsvc`."""
 
-    longdesc = "Transactional email delivery: in by HTTP, out by SMTP, kept in Postgres."
+    longdesc = "Transactional email delivery: accepted over HTTP and SMTP, delivered over SMTP, stored in Postgres."
     optParameters: ClassVar[list[list[Any]]] = [
-        ["config", "c", os.environ.get("MAILSVC_CONFIG"), "The settings (TOML); etc/mailsvc.toml explains them."]
+        ["config", "c", os.environ.get("MAILSVC_CONFIG"), "The settings file (TOML). etc/mailsvc.toml explains all settings."]
     ]
 
     def postOptions(self) -> None:
         if self["config"] is None:
-            sys.exit("mailsvc cannot start. It needs its settings: twistd mailsvc --config FILE")
+            sys.exit("mailsvc cannot start. The settings file is missing: twistd mailsvc --config FILE")
         try:
             self["settings"] = loading.load(Path(self["config"]))
         except SettingsError as error:
@@ -130,7 +130,7 @@ class Options(UsageOptions):
 
 
 def makeService(options: Options) -> IService:
-    """The service that twistd starts and stops."""
+    """Returns the service that twistd starts and stops."""
     from twisted.internet import reactor
 
     interpreter.return_memory()
@@ -143,7 +143,7 @@ def makeService(options: Options) -> IService:
 
 
 class Daemon:
-    """What runs, in the order of its starting; everything is closed in reverse."""
+    """All services, in the order in which they start. They stop in reverse order."""
 
     def __init__(self, reactor: Any, settings: Settings, opened: Opened) -> None:
         self.reactor, self.settings, self.opened = reactor, settings, opened
@@ -152,40 +152,41 @@ class Daemon:
         self.unix, self.held = partial(unix, reactor), partial(held, reactor)
         self.threads = Threads.start(reactor)
         self.ready = False
-        self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
+        self.relay_ports: dict[str, int] = {}  # the actual port for each standard SMTP port, once open
 
     async def start(self) -> None:
-        """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
+        """First the database, then delivery, then the listeners: no mail is accepted that cannot be stored."""
         roles = self.settings.roles
-        await self.remember()
-        delivery = await self.deliver() if "delivery" in roles else None
-        handoff = QueueOnly(self.process.id, self.routes(self.names)) if delivery is None else delivery.handoff
-        await self.take_orders(delivery)
+        await self.open_database()
+        self.open_stores()
+        delivery = await self.start_delivery() if "delivery" in roles else None
+        handoff = QueueOnly(self.process.id, self.routes(self.resolver)) if delivery is None else delivery.handoff
+        await self.open_control_socket(delivery)
         if "ledger" in roles:
-            self.keep_books()
+            self.start_ledger()
         if "domains" in roles:
-            self.check_domains()
+            self.start_domain_checks()
         await self.open_sandbox()
         if {"http", "smtp", "webhooks"} & set(roles):
-            self.prepare_listeners(handoff)
+            self.prepare_intake(handoff)
         if "webhooks" in roles:
-            self.post_webhooks()
+            self.start_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
         monitor = self.settings.metrics
-        await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
+        await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.monitoring.site(monitor.token))
         interpreter.tune(self.reactor)
         collector = interpreter.GrowthCollector(interpreter.resident_bytes)
         self.opened.add("garbage collection", every(self.reactor, BEAT / 2, "collecting garbage", collector.collect_if_grown))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
-    async def remember(self) -> None:
-        """The tables, what tells other processes of changes in them, and this process' claim to leases."""
+    async def open_database(self) -> None:
+        """The database, notifications between processes, and this process's registration, which its leases refer to."""
         reactor, pool_size = self.reactor, self.settings.database.pool
         self.database = await open_database(reactor, self.settings, self.opened, size=pool_size)
         pool = self.pool = self.database.pool
-        self.opened.add("the partitions", every(reactor, BEAT, "making partitions", PartitionMaker(pool, reactor).make))
+        self.opened.add("partitions", every(reactor, BEAT, "making partitions", PartitionMaker(pool, reactor).make))
         RetentionSweep(pool, reactor, self.settings.retention).start(self.opened)
         notifications = self.notifications = Notifications(self.database.dsn, reactor)
         await notifications.start()
@@ -193,50 +194,54 @@ class Daemon:
         self.process = ProcessRegistration(pool, reactor, version=__version__, keys=self.database.encryption.keys.fingerprints)
         await self.process.start(self.settings.region, self.settings.roles)
         self.process.announce(notifications)
-        self.opened.add("the leases", self.process.end)
+        self.opened.add("leases", self.process.end)
         self.opened.add("heartbeats", every(reactor, HEARTBEAT, "sending a heartbeat", self.process.renew, retry=1.0))
         assert self.database.restore_guard is not None
-        self.opened.add("the restore guard", every(reactor, BEAT, "checking for a restored database", self.database.restore_guard.check))
+        self.opened.add("restore guard", every(reactor, BEAT, "checking for a restored database", self.database.restore_guard.check))
         follow = partial(follow_keys, self.database.encryption, self.process, partial(wrong_keys, pool, self.settings))
-        self.opened.add("the encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow, deadline=60.0))
-        self.watching = Watching(reactor, pool, notifications, lambda: self.process.id)
-        await self.watching.start(self.opened)
+        self.opened.add("encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow, deadline=60.0))
+        self.monitoring = Monitoring(reactor, pool, notifications, lambda: self.process.id)
+        await self.monitoring.start(self.opened)
+
+    def open_stores(self) -> None:
+        """The tables that several services use, and what reads customers' DNS and web servers."""
+        reactor, pool, notifications, delivery = self.reactor, self.pool, self.notifications, self.settings.delivery
         self.accounts, self.keys = Accounts(pool, reactor, notifications), Keys(pool, reactor, notifications)
-        # One of its own: strangers' zones that are slow to answer take nothing from delivery.
-        delivery = self.settings.delivery
+        # A separate resolver: slow zones of customers must not delay delivery.
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
         payload, trusting = views.payload(publishing_of(self.settings)), self.settings.domains.allow_trust
         self.domains = Domains(pool, reactor, self.database.encryption, notifications, payload, trusting=trusting)
         self.maintenance = domain_maintenance(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
-        self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
-        self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
+        self.messages, self.sandbox_mail = Messages(pool, reactor), SandboxMail(pool)
+        self.rate_windows, self.smtp_sessions = RateWindows(pool), SmtpSessions(pool, reactor)
         async_bounces = AsyncBounces(pool, on_events=lambda: notifications.notify("events"))
         signing = self.signing = partial(self.database.encryption.secrets_for, "return path")
-        self.returns = BounceIntake(
+        self.bounces = BounceIntake(
             lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
-        self.watching.add(metrics.returned(self.returns))
+        self.monitoring.add(metrics.returned(self.bounces))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
-        self.names = self.resolver()  # of recipients' domains
-        self.fetcher = Fetcher(reactor, web, wiring.rules_of(self.settings.fetch))
+        self.resolver = self.new_resolver()  # for recipients' domains
+        self.fetcher = Fetcher(reactor, web, wiring.fetch_rules(self.settings.fetch))
 
-    def resolver(self) -> Resolver:
+    def new_resolver(self) -> Resolver:
         return Resolver(self.reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
 
     def routes(self, resolver: Resolver) -> Routes:
-        terms, shaping = wiring.terms_of(self.settings.delivery), wiring.rules_for_providers(self.settings.delivery.shaping)
-        return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+        limits, shaping = wiring.delivery_limits(self.settings.delivery), wiring.provider_rules(self.settings.delivery.shaping)
+        return Routes(self.reactor, resolver, limits.routes, port=limits.port, own=limits.own_names, provider=shaping.provider)
 
-    async def deliver(self) -> Delivery:
-        """From the queue over lanes to other servers."""
+    async def start_delivery(self) -> Delivery:
+        """Delivery, from the queue through lanes to other servers."""
         reactor, settings, given = self.reactor, self.settings, self.settings.delivery
-        fetcher = Fetcher(reactor, self.names, attrs.evolve(wiring.rules_of(settings.fetch), ports=frozenset({443}), clear=False))
+        fetcher = Fetcher(reactor, self.resolver, attrs.evolve(wiring.fetch_rules(settings.fetch), ports=frozenset({443}), clear=False))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, on_events=lambda: self.notifications.notify("events"), linger=linger)
         delivery = assemble(
-            reactor, self.pool, wiring.terms_of(given), region=settings.region, ehlo_name=given.ehlo_name or "", process=self.process,
-            resolver=self.names, routes=self.routes(self.names), shaping=wiring.rules_for_providers(given.shaping),
-            sources=wiring.sources_of(given), timeouts=wiring.timeouts_of(given), policy_fetcher=fetcher if given.mta_sts else None,
+            reactor, self.pool, wiring.delivery_limits(given), region=settings.region, ehlo_name=given.ehlo_name or "",
+            process=self.process,
+            resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
+            sources=wiring.source_addresses(given), timeouts=wiring.smtp_timeouts(given), policy_fetcher=fetcher if given.mta_sts else None,
             domains=self.domains, accounts=self.accounts, secrets=self.signing, messages=self.messages, settling=settling,
             signing_thread=Offload(reactor, pool=self.threads.signing), body_thread=self.threads.body,
         )  # fmt: skip
@@ -246,39 +251,39 @@ class Daemon:
         self.process.on_replaced = delivery.replaced
         self.process.on_freed = lambda count: delivery.wake()
         self.notifications.listen("queue", delivery.wake)
-        self.watching.add(metrics.deliveries(delivery, settling), settle=settling.batch)
+        self.monitoring.add(metrics.deliveries(delivery, settling), settle=settling.batch)
         await delivery.holds.refresh()  # before the first mail
         delivery.startService()
         self.opened.add("delivery", awaited(delivery.stopService))
         return delivery
 
-    async def take_orders(self, delivery: Delivery | None) -> None:
-        """The operator's socket."""
-        where = self.settings.control.socket
-        if where is not None:
-            orders = Orders(
+    async def open_control_socket(self, delivery: Delivery | None) -> None:
+        """The control socket, for `mailsvc queue`."""
+        path = self.settings.control.socket
+        if path is not None:
+            commands = OperatorCommands(
                 Queue(self.pool), Operating(self.pool), self.settings.region, self.unix, self.accounts,
                 lambda: self.notifications.notify("queue"), delivery, self.settling.outcomes if delivery is not None else {},
             )  # fmt: skip
-            port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
-            self.opened.add("control.socket", awaited(port.stopListening))
+            port = open_socket(self.reactor, path, ControlFactory(commands.by_name(), explain))
+            self.opened.add("control socket", awaited(port.stopListening))
 
-    def keep_books(self) -> None:
-        """Numbers and counts what was committed."""
+    def start_ledger(self) -> None:
+        """Numbers and counts committed events."""
         ledger = Ledger(EventLedger(self.pool, lambda: self.notifications.notify("webhooks")), self.notifications, self.reactor)
         ledger.startService()
-        self.opened.add("the ledger", awaited(ledger.stopService))
+        self.opened.add("event ledger", awaited(ledger.stopService))
 
-    def post_webhooks(self) -> None:
+    def start_webhooks(self) -> None:
         """Start sending numbered events to customers' endpoints."""
         webhooks = self.settings.webhooks
         limits = WebhookLimits(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(WebhookLimits)})
         sender = WebhookSender(
             Outbox(self.pool, self.reactor, self.database.encryption), self.fetcher, self.notifications, self.reactor, limits
         )
-        self.watching.add(metrics.webhooks(sender))
+        self.monitoring.add(metrics.webhooks(sender))
         sender.startService()
-        self.opened.add("the webhooks", awaited(sender.stopService))
+        self.opened.add("webhooks", awaited(sender.stopService))
         stored = StoredWebhooks(self.pool, self.reactor, self.database.encryption)
         notices = FailureNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
         self.opened.add(
@@ -286,20 +291,20 @@ class Daemon:
             every(self.reactor, min(60.0, webhooks.warn_after), "sending webhook failure notices", notices.send_due),
         )
 
-    def check_domains(self) -> None:
-        """Looks at customers' DNS when it is due."""
+    def start_domain_checks(self) -> None:
+        """Checks customers' DNS records when they are due."""
         checks = CheckSchedule(self.maintenance.checks, self.maintenance, self.notifications, self.reactor)
         checks.startService()
-        self.opened.add("the checks of domains", awaited(checks.stopService))
+        self.opened.add("domain checks", awaited(checks.stopService))
 
     async def open_sandbox(self) -> None:
-        """In development: a receiving server for the mail that goes out."""
+        """In development: an SMTP server that receives outgoing mail."""
         port_25 = lambda: self.relay_ports.get("25")  # noqa: E731
-        receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.find_email, self.threads.body, port_25)
+        receivers = sandbox(self.reactor, self.opened, self.sandbox_mail, self.bounces.find_email, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    def prepare_listeners(self, handoff: LocalHandoff | QueueOnly) -> None:
-        """What all doors share: the one intake, the count of requests, and how much may come in at once."""
+    def prepare_intake(self, handoff: LocalHandoff | QueueOnly) -> None:
+        """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
         reactor, settings = self.reactor, self.settings
         self.limits = policy.Limits(
             recipients_per_field=settings.limits.recipients,
@@ -311,56 +316,56 @@ class Daemon:
         self.intake = Intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail())
         accounting.start(reactor, self.opened)
-        self.watching.add(metrics.quotas(accounting))
+        self.monitoring.add(metrics.quotas(accounting))
         self.intake.quotas = self.quotas = accounting.quotas
         self.intake.pause, self.intake.held = Slices(reactor).pause, self.held
-        self.watching.add(metrics.accepts(self.intake), accept=store.batch)
+        self.monitoring.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budgets = Budgets.of(settings.http.in_flight, settings.http.spool, reactor)
-        self.watching.add(metrics.budgets(self.budgets))
+        self.monitoring.add(metrics.budgets(self.budgets))
 
     async def open_relay(self) -> dict[str, int]:
-        """The door for SMTP: where each standard port really is."""
+        """The SMTP ports. Returns the actual port for each standard one."""
         reactor, settings = self.reactor, self.settings
         smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
         if not smtp.listen:
             return {}
-        session_log = SessionLog(self.receipts, reactor)
-        self.opened.add("the session log", session_log.stop)
+        session_log = SessionLog(self.smtp_sessions, reactor)
+        self.opened.add("session log", session_log.stop)
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), session_log=session_log,
-            inbound=InboundMail((host, *smtp.names), self.returns.find_email, self.returns.take, self.postmaster()),
+            inbound=InboundMail((host, *smtp.names), self.bounces.find_email, self.bounces.take, self.postmaster()),
             per_address=ConnectionLimits(smtp.connections_per_address), per_key=ConnectionLimits(smtp.connections_per_key),
             login_failures=LoginFailures(reactor, smtp.login_failures), max_connections=smtp.connections,
-            null_mx=wiring.null_mx_of(settings, self.names, reactor), trusted_networks=wiring.trusted_networks_of(smtp),
+            null_mx=wiring.null_mx(settings, self.resolver, reactor), trusted_networks=wiring.trusted_networks(smtp),
         )  # fmt: skip
         dsns = DsnSender(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
-        self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", dsns.send_due))
-        context = await self.in_thread(lambda: wiring.certificates_of(smtp, host, reactor.seconds))
+        self.opened.add("delivery status notifications", every(reactor, DSNS_EVERY, "sending delivery status notifications", dsns.send_due))
+        context = await self.in_thread(lambda: wiring.certificates(smtp, host, reactor.seconds))
         trusted = wiring.networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        ports = Ports(host, wiring.limits_of(settings), context, relay.open_session, reactor, trusted).make(smtp.listen)
-        self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
+        ports = Ports(host, wiring.smtp_limits(settings), context, relay.open_session, reactor, trusted).make(smtp.listen)
+        self.opened.add("SMTP sessions", partial(stop_sessions, ports))
         for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
 
     def postmaster(self) -> Forward | None:
-        """Where mail for the operator goes."""
-        to = wiring.postmaster_of(self.settings.smtp)
-        return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.returns.take_abuse_report).forward
+        """Forwards mail for postmaster to the operator."""
+        to = wiring.postmaster(self.settings.smtp)
+        return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.bounces.take_abuse_report).forward
 
     async def open_api(self) -> Sequence[Any]:
-        """The door for HTTP."""
+        """The HTTP listeners: API and dashboard."""
         reactor, settings = self.reactor, self.settings
         http, most = settings.http, settings.limits
         self.dashboard = self.open_dashboard()
         pages = self.dashboard.resource()
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
-        self.opened.add("the request log", recorder.stop)
+        self.opened.add("request log", recorder.stop)
         events = EventApi(
             EventLog(self.pool),
             lambda reader: Webhooks(
@@ -372,23 +377,23 @@ class Daemon:
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
-            checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
-            remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.database.keys_rejected},
+            checks={"start": self.started, "database": self.monitoring.writable, "heartbeat": self.fresh, "clock": self.monitoring.punctual},
+            remarks={"ledger": self.monitoring.numbered, "connections": self.monitoring.connected, "keys": self.database.keys_rejected},
             domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, settings.region),
             events=events, links=Links(self.fetcher, self.limits.message),
-            inbox=self.shelf if settings.sandbox.listen else None,
-            limits=wiring.gate_limits_of(http), bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead)),
-            requests=requests, sessions=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
+            inbox=self.sandbox_mail if settings.sandbox.listen else None,
+            limits=wiring.http_limits(http), bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead)),
+            requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
-        self.watching.add(metrics.connections(site.connections))
-        self.opened.add("the requests in work", lambda: within(settings.delivery.drain_seconds, site.drain(), reactor))
+        self.monitoring.add(metrics.connections(site.connections))
+        self.opened.add("requests in progress", lambda: within(settings.delivery.drain_seconds, site.drain(), reactor))
         return await self.listen("http.listen", http.listen, site)
 
     def open_dashboard(self) -> Dashboard:
-        """The pages for people, beside the API."""
+        """The dashboard."""
         settings = self.settings
         mailer = Mailer(self.system_mail()) if settings.sender is not None else None
         return Dashboard(
@@ -398,9 +403,9 @@ class Daemon:
             mailer=mailer, sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
             read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
-            inbox=self.shelf if settings.sandbox.listen else None,
+            inbox=self.sandbox_mail if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
-            reputation=wiring.standing_of(settings, self.pool, self.reactor),
+            reputation=wiring.reputation(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def system_mail(self) -> SystemMail:
@@ -411,23 +416,23 @@ class Daemon:
         return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None
 
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
-        """In development: somebody to be, and how to begin."""
+        """In development: creates a first account and prints how to start."""
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.maintenance, self.people())
             suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
             welcome = Welcome(customers, self.settings, file, address(self.settings.base_url or "", ports), relay, suppress)
-            self.opened.add("the welcome", welcome.end)
+            self.opened.add("welcome page", welcome.end)
             await welcome.begin()
 
-    # What the stations share
+    # Used by several services
 
     async def lease_block(self, account_id: UUID, limit: int, wanted: int) -> Block:
-        """Requests of an account in this second, from the count that all processes share."""
-        return Block(*await self.rates.lease(account_id, limit, wanted))
+        """Leases requests of an account for this second, from the count that all processes share."""
+        return Block(*await self.rate_windows.lease(account_id, limit, wanted))
 
     def alone(self) -> bool:
-        """Whether no other process lets anything in."""
+        """Whether no other process accepts requests."""
         return max(self.process.live("http"), self.process.live("smtp")) <= 1
 
     async def started(self) -> str | None:

@@ -1,6 +1,6 @@
-"""One Postgres for the whole run, and for each test that asks a database of its own with the schema in it.
+"""Fixtures: one Postgres server for the whole run, and a separate migrated database for each test that needs one.
 
-`MAILSVC_TEST_DATABASE` (a URL or conninfo of a superuser) names a server to use instead of the embedded one.
+To use another server than the embedded one, set `MAILSVC_TEST_DATABASE` to the URL or conninfo of a superuser.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mailsvc.store.postgres.partitions import days
 from mailsvc.store.postgres.pool import Pool
 
 _numbers = itertools.count(1)
-QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away
+QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # durability is not needed
 
 
-settings.register_profile("mailsvc", deadline=None)  # how long an example takes says more about the machine than about us
+settings.register_profile("mailsvc", deadline=None)  # durations depend on the machine
 settings.load_profile("mailsvc")
 
-# What customers and operators build on, and what depends on the version of Python or of Postgres.
+# Tests of what customers and operators rely on, and of what depends on the version of Python or Postgres.
 CONTRACT = (
     "store", "events", "mail", "http", "cli",
     "end_to_end/clients/test_python_client.py", "end_to_end/test_start.py", "end_to_end/relay/test_relay.py",
@@ -40,7 +40,7 @@ CONTRACT = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the contract, a part of the suite that is run on every Python, and what needs Postgres."""
+    """Marks the tests of the contract, which run on every Python version, and those that need Postgres."""
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
         if item.get_closest_marker("slow") is None and place.startswith(CONTRACT):
@@ -60,19 +60,19 @@ def _administer(dsn: str, *statements: str) -> None:
 
 @pytest.fixture(scope="session")
 def administer() -> Callable[..., None]:
-    """Run statements, each its own transaction, over a connection of its own: `administer(dsn, *statements)`."""
+    """`administer(dsn, *statements)` runs each statement in its own transaction, over a separate connection."""
     return _administer
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """How to reach the server, as a superuser."""
+    """The DSN of the server, for a superuser."""
     given = os.environ.get("MAILSVC_TEST_DATABASE")
     if given:
         yield given
         return
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-"))
-    folder.chmod(0o711)  # as root the server runs as somebody else
+    folder.chmod(0o711)  # run by root, the server uses another user
     server = EmbeddedPostgres.at(folder / "postgres", QUICK)
     try:
         yield server.start_blocking()
@@ -104,21 +104,21 @@ def _fresh(postgres: str, template: str) -> Iterator[str]:
 
 @pytest.fixture
 def database(postgres: str, template: str) -> Iterator[str]:
-    """How to reach a fresh database with the schema in it."""
+    """The DSN of a new migrated database."""
     with _fresh(postgres, template) as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
 def module_database(postgres: str, template: str) -> Iterator[str]:
-    """The same, one for all tests of a module."""
+    """The DSN of a new migrated database, shared by all tests of a module."""
     with _fresh(postgres, template) as dsn:
         yield dsn
 
 
 @pytest_twisted.async_yield_fixture
 async def pool(database: str) -> AsyncIterator[Pool]:
-    """Four connections to it."""
+    """A pool of four connections."""
     from twisted.internet import reactor
 
     pool = Pool(database, reactor, size=4, name="mailsvc tests")

@@ -1,4 +1,4 @@
-"""The rules of the house that no import shows; docs/architecture.md says why they are kept. The others: import-linter, ruff, mypy."""
+"""The project's rules that import-linter, ruff and mypy do not check. docs/architecture.md lists them all."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_module_is_named_after_what_it_does(path):
 
 
 @each_module
-def test_a_module_says_what_lives_in_it(path):
+def test_every_module_has_a_docstring(path):
     assert ast.get_docstring(tree(path))
 
 
@@ -102,7 +102,7 @@ def statements(path: Path) -> list[str]:
 
 
 @each_module
-def test_sql_stands_only_in_the_store(path):
+def test_only_the_store_has_sql(path):
     if room(path) != "store":
         assert not statements(path)
 
@@ -134,7 +134,7 @@ def test_a_missing_statement_fails_at_import():
         statement("mailsvc.store.queue", "ready", missing="x")
 
 
-def test_sql_is_recognised():
+def test_sql_is_recognized():
     """The rule above can fail: it sees the statements of the store."""
     assert any(statements(path) for path in MODULES if room(path) == "store")
 
@@ -160,7 +160,7 @@ MACHINE_CLOCK = {
     "store/postgres/migrate.py": "yoyo's own log",
 }
 # Functions that are given the timers' clock to measure durations.
-DURATIONS = {"tap.py": {"certificates_of"}, "insights/reputation.py": {"BackgroundCache"}}
+DURATIONS = {"tap.py": {"certificates"}, "insights/reputation.py": {"BackgroundCache"}}
 
 
 def is_timers_clock(node):
@@ -207,7 +207,7 @@ def test_dates_come_from_the_database_clock_and_not_from_timers(path):
             )
 
 
-def test_dates_from_timers_are_recognised():
+def test_dates_from_timers_are_recognized():
     wrong = """
 def direct(self): return datetime.fromtimestamp(self.clock.seconds(), UTC)
 def by_name(self):
@@ -224,13 +224,13 @@ def made(self):
 
 
 @each_module
-def test_the_formats_keep_no_clock(path):
+def test_the_formats_use_no_clock(path):
     if room(path) == "mail":
         assert not {name for name in imported(path) if name.split(".")[0] in {"time", "twisted", "logging", "socket", "asyncio"}}
         assert not re.search(r"\b(datetime\.now|utcnow|time\.time)\b", path.read_text("utf-8"))
 
 
-def test_twisted_plugins_is_no_package():
+def test_twisted_plugins_is_not_a_package():
     """With an `__init__.py` Python would find our folder instead of Twisted's."""
     assert not (ROOT / "twisted/__init__.py").exists()
     assert not (ROOT / "twisted/plugins/__init__.py").exists()
@@ -240,7 +240,7 @@ _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b|\b[Nn]o
 
 
 @pytest.mark.parametrize("path", tracked(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_left_for_later(path):
+def test_no_todo_is_left(path):
     if path != Path(__file__):
         lines = path.read_text("utf-8").splitlines()
         found = [f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if _UNFINISHED.search(line)]
@@ -255,14 +255,14 @@ def cited(text: str) -> set[str]:
     return {first or second for first, second in _CITED.findall(text)}
 
 
-def test_docs_rfc_points_back_at_every_rfc_that_the_code_cites():
+def test_docs_rfc_lists_every_cited_rfc():
     sources = [*MODULES, *(ROOT / "mailsvc").rglob("*.sql"), *(ROOT / "mailsvc").rglob("*.toml")]
     code = {number: path for path in sources for number in cited(path.read_text("utf-8"))}
     told = cited((ROOT / "docs/rfc.md").read_text("utf-8"))
     assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in told}
 
 
-def test_docs_rfc_names_places_that_exist_and_cite_it():
+def test_docs_rfc_names_existing_places_that_cite_it():
     wrong, listed = [], 0
     for line in (ROOT / "docs/rfc.md").read_text("utf-8").splitlines():
         for name in re.findall(r"`(mailsvc/[\w/]+(?:\.(?:py|sql|toml)|/))`", line):
@@ -277,7 +277,7 @@ def test_docs_rfc_names_places_that_exist_and_cite_it():
 @pytest.mark.parametrize(
     "path", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_links_in_the_docs_lead_somewhere(path):
+def test_links_in_the_docs_are_valid(path):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
     assert not [target for target in targets if "://" not in target and not (path.parent / target).exists()]
 

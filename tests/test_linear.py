@@ -1,4 +1,4 @@
-"""What strangers send is read in time that grows no faster than its length: the worst texts for each reader, at three sizes."""
+"""Parsers of untrusted input take linear time: the worst inputs for each, at three sizes."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("read", [html.read, html_to_text.text_of], ids=["markup", "plain"])
-def test_any_html(name: str, read: Callable[[str], Any]) -> None:
+def test_html_is_parsed_in_linear_time(name: str, read: Callable[[str], Any]) -> None:
     assert_linear(PAGES[name], read, 20_000)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_preview(name: str) -> None:
+def test_previews_take_linear_time(name: str) -> None:
     assert_linear(lambda size: Parsed((), PAGES[name](size), None, ()), preview.embedded, 20_000)
 
 
@@ -122,7 +122,7 @@ def _report(message: bytes) -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("read", [_structure, _mime, _report])
-def test_any_parts(name: str, read: Callable[[bytes], Any]) -> None:
+def test_parts_are_parsed_in_linear_time(name: str, read: Callable[[bytes], Any]) -> None:
     assert_linear(PARTS[name], read, 16_000)
 
 
@@ -150,12 +150,12 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("reader", READERS)
-def test_any_text(name: str, reader: str) -> None:
+def test_text_is_parsed_in_linear_time(name: str, reader: str) -> None:
     assert_linear(TEXTS[name], READERS[reader], 4_000)
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_longest_address_takes_little(name: str) -> None:
+def test_the_longest_address_is_parsed_quickly(name: str) -> None:
     text = TEXTS[name](address._TEXT_LIMIT)
     assert seconds(lambda: _mailbox(text)) < 0.01
     assert seconds(lambda: _mailbox(f"{text} <a@b.example>")) < 0.01

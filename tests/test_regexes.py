@@ -1,4 +1,4 @@
-"""Every regular expression of the source is listed in regexes.toml and was reviewed, and none takes long over bad text.
+"""Every regular expression in the source is listed in regexes.toml after review, and none is slow on hostile text.
 
 A new one fails here until it is in the list: `text` says whose text it is used on, `why` why it takes linear time.
 """
@@ -32,7 +32,7 @@ def test_every_regular_expression_has_been_reviewed() -> None:
     assert [key for key, row in REVIEWED.items() if row["text"] not in ("strangers", "own") or not row["why"]] == []
 
 
-def test_no_module_hides_one() -> None:
+def test_no_module_hides_a_regular_expression() -> None:
     """`re` goes by its name, so that all uses of it are found."""
     from tests.regexes import SOURCE
 
@@ -69,7 +69,7 @@ def slow(regex: Regex, most: int | None = None) -> str | None:
 
 
 @pytest.mark.parametrize("regex", STRANGERS, ids=lambda regex: f"{regex.module}-{regex.text[:30]}")
-def test_bad_text_takes_no_longer_than_its_length(regex: Regex) -> None:
+def test_hostile_text_takes_linear_time(regex: Regex) -> None:
     assert slow(regex, REVIEWED.get((regex.module, regex.text), {}).get("most")) is None
 
 
@@ -78,7 +78,7 @@ def test_bad_text_takes_no_longer_than_its_length(regex: Regex) -> None:
     [r"(a+)+$", r"\s+$", r"<head[^>]*>", r"[^/]*[@%][^/]*", r"\b[a-z][a-z0-9+.-]*://", r'"(?:[^"\\]|\\.)*"', r"(a|a)*b", r"[,;]\s*[^@]+@",
      r"\b(?:[a-z0-9-]+\.)+(?:com|net)\b"],
 )  # fmt: skip
-def test_a_bad_expression_is_found(text: str) -> None:
+def test_a_slow_expression_is_detected(text: str) -> None:
     short = Regex("", text, re.compile(text), frozenset({"search"}))
     if text in (r"(a+)+$", r"(a|a)*b"):  # twice as long for each character
         assert slow(short, 21) is not None

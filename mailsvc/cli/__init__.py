@@ -1,1 +1,1 @@
-"""The `mailsvc` command: one file for each group of subcommands. What a subcommand does stands in the packages that it calls."""
+"""The `mailsvc` command: one module for each group of subcommands. The work is done by the packages that they call."""

@@ -1,4 +1,4 @@
-"""`mailsvc account …`: what an account keeps, and how much it may send."""
+"""`mailsvc account retention`, `plan` and `plans`: how long an account's data is kept, and how much it may send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mailsvc.store.people.quota import Quota
 KINDS = tuple(field.name for field in attrs.fields(retention.Retention) if field.name != "tls")
 
 
-def _an_option_for_each_kind(command: Callable[..., Any]) -> Callable[..., Any]:
+def _retention_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for kind in reversed(KINDS):
         command = click.option(f"--{kind}", type=click.IntRange(1, 3650), metavar="DAYS")(command)
     return command
@@ -31,23 +31,23 @@ def _an_option_for_each_kind(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("retention")
 @click.argument("account")
-@_an_option_for_each_kind
-@click.option("--reset", is_flag=True, help="As the settings say, from now on.")
+@_retention_options
+@click.option("--reset", is_flag=True, help="Use the settings again.")
 @click.pass_obj
 def account_retention(settings: Settings, /, account: str, reset: bool, **given: int | None) -> None:
-    """Keep things of an account for fewer days than the settings say; prints how many days of each are kept."""
+    """Keep an account's data for fewer days than the settings say, and show the days for each kind of data."""
 
     async def work(database: Database, reactor: Any) -> None:
         owner, stored = await find_account(Accounts(database.pool, reactor), account), Retention(database.pool)
-        everybody = retention.days(settings.retention)
+        defaults = retention.days(settings.retention)
         wanted = {} if reset else await stored.wanted(owner.id)
         for kind, number in given.items():
-            if number is not None and number > everybody[kind]:
-                raise Refused(f"An account can only keep less than others: the setting retention.{kind} comes to {everybody[kind]} days.")
+            if number is not None and number > defaults[kind]:
+                raise Refused(f"Data can only be kept for a shorter time than the settings say: retention.{kind} is {defaults[kind]} days.")
             wanted |= {} if number is None else {kind: number}
         await stored.want(owner.id, wanted)
         for kind, number in retention.days(settings.retention, wanted).items():
-            click.echo(f"{kind:9} {number:4} days{'' if number == everybody[kind] else f' (others: {everybody[kind]})'}")
+            click.echo(f"{kind:9} {number:4} days{'' if number == defaults[kind] else f' (default: {defaults[kind]})'}")
 
     run_with_database(settings, work)
 
@@ -55,16 +55,16 @@ def account_retention(settings: Settings, /, account: str, reset: bool, **given:
 @click.command("plan")
 @click.argument("account")
 @click.argument("plan", required=False)
-@click.option("--reset", is_flag=True, help="None of its own: the setting plans.default, from now on.")
+@click.option("--reset", is_flag=True, help="Remove the account's own plan, so that plans.default applies.")
 @click.pass_obj
 def account_plan(settings: Settings, /, account: str, plan: str | None, reset: bool) -> None:
-    """Give an account a plan, or print which it has and how much of it is used."""
+    """Set an account's plan, or show it. Prints how much of it is used."""
 
     async def work(database: Database, reactor: Any) -> None:
         owner, known = await find_account(Accounts(database.pool, reactor), account), plans.load(settings.plans)
         name = owner.plan if plan is None and not reset else plan
         if name is not None and name not in known:
-            raise Refused(f"There is no plan {name!r}; the plans are: {', '.join(known)}.")
+            raise Refused(f"There is no plan {name!r}. The plans are: {', '.join(known)}.")
         store = Quota(database.pool)
         if name != owner.plan:
             await store.plan(owner.id, name)
@@ -79,18 +79,18 @@ def account_plan(settings: Settings, /, account: str, plan: str | None, reset: b
 @click.command("plans")
 @click.pass_obj
 def account_plans(settings: Settings, /) -> None:
-    """The plans that there are."""
+    """List the plans."""
     try:
         known = plans.load(settings.plans)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     for plan in known.values():
-        daily = "" if plan.daily is None else f", {plan.daily:,} a day"
-        click.echo(f"{plan.name:8} {plan.emails:>9,} recipients a month{daily}; {_price(plan)}")
+        daily = "" if plan.daily is None else f", {plan.daily:,} per day"
+        click.echo(f"{plan.name:8} {plan.emails:>9,} recipients per month{daily}; {_price(plan)}")
 
 
 def _price(plan: Plan) -> str:
     if plan.price is not None:
         return f"${plan.price:,g}"
     stated = " and ".join(f"${price:,g}" for price in plan.stated)
-    return f"no price is set (statements of it: {stated})" if stated else "no price is set"
+    return f"no price (published prices: {stated})" if stated else "no price"

@@ -1,4 +1,4 @@
-"""`mailsvc doctor`: looks for what keeps mail from going out well, and says what to do about it."""
+"""`mailsvc doctor`: finds what would keep mail from being delivered, and says how to fix it. The checks: monitoring/doctor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import click
@@ -22,7 +22,7 @@ from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.monitoring import installation, sizes
-from mailsvc.monitoring.doctor import Certificate, Doctor, Finding
+from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
 from mailsvc.monitoring.installation import Facts, Process
 from mailsvc.net.dns import Resolver
 from mailsvc.runtime.database import Database, wrong_keys
@@ -36,23 +36,25 @@ from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.postgres import server_settings
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes
-from mailsvc.wiring import sources_of
+from mailsvc.wiring import source_addresses
 
-_SECONDS = 10.0
-_SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
+_TIMEOUT = 10.0
+_WIDTH = max(map(len, get_args(State)))
 
 
 @click.command()
-@click.option("--probe", default="gmail.com", show_default=True, help="A domain whose mail exchangers are knocked at, port 25.")
-@click.option("--dnsbl", "dnsbls", multiple=True, default=BLOCK_LISTS, show_default=True, help="Block lists to ask about our addresses.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--probe", default="gmail.com", show_default=True, help="A domain whose mail servers to connect to on port 25.")
+@click.option(
+    "--dnsbl", "dnsbls", multiple=True, default=BLOCK_LISTS, show_default=True, help="DNS blocklists to look up the source addresses in."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bool) -> None:
-    """Look at port 25, PTR records, block lists, DNS, clock, certificate, Postgres and sizes. Exit status 1: something is bad."""
+    """Check port 25, reverse DNS, blocklists, DNS, clock, certificate, Postgres and storage. Exits with 1 if there is an error."""
     found: list[Finding] = []
 
     async def work(database: Database, reactor: Any) -> None:
-        found.extend(await examining(settings, database.pool, reactor, probe, dnsbls).examine())
+        found.extend(await doctor_for(settings, database.pool, reactor, probe, dnsbls).examine())
         now = utc(reactor)
         found.extend(sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now))
         found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
@@ -61,17 +63,17 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
             for each in found:
-                click.echo(f"{_SIGNS[each.state]}{each.check}: {each.found}{f' {each.remedy}' if each.remedy else ''}")
-        if any(each.state == "bad" for each in found):
+                click.echo(f"{each.state:{_WIDTH}} {each.check}: {each.found}{f' {each.remedy}' if each.remedy else ''}")
+        if any(each.state == "error" for each in found):
             raise SystemExit(1)
 
     run_with_database(settings, work, checking=False)
 
 
-def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
-    """A doctor who looks from this process, with these settings."""
+def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
+    """Returns a doctor with these settings that checks from this process."""
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
-    ours = [(source.address, source.ehlo) for source in sources_of(settings.delivery).all]
+    sources = [(source.address, source.ehlo) for source in source_addresses(settings.delivery).all]
 
     async def ahead() -> float:
         vitals = Vitals(pool, reactor)
@@ -80,8 +82,8 @@ def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: 
 
     return Doctor(
         resolver,
-        ours or [(None, settings.delivery.ehlo_name or "localhost")],
-        knocker(reactor),
+        sources or [(None, settings.delivery.ehlo_name or "localhost")],
+        smtp_greeter(reactor),
         probe,
         dnsbls,
         ahead,
@@ -93,18 +95,18 @@ def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: 
 
 
 async def _installation(settings: Settings, pool: Pool, reactor: Any, now: datetime) -> list[Finding]:
-    """The steps of docs/operations.md."""
+    """Checks the installation steps of docs/operations.md."""
     accounts, sending, held = await installed.counts(pool, now)
     running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles) for each in await processes.running(pool)]
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
-    told = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
-    told += await installation.trusted(settings, Keys(pool, reactor).find_by_id)
-    told += installation.pages(files.missing())
-    return told + await installation.outside(settings, resolver.addresses, knocker(reactor))
+    found = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
+    found += await installation.trusted(settings, Keys(pool, reactor).find_by_id)
+    found += installation.pages(files.missing())
+    return found + await installation.outside(settings, resolver.addresses, smtp_greeter(reactor))
 
 
 class _Greeted(Protocol):
-    """Waits for the first octets of a server."""
+    """Waits for a server's first bytes."""
 
     def __init__(self) -> None:
         self.first: Deferred[bytes] = Deferred()
@@ -118,25 +120,25 @@ class _Greeted(Protocol):
             self.first.callback(b"")
 
 
-def knocker(reactor: Any) -> Callable[[str, int], Awaitable[str | None]]:
-    """Connects and waits for a greeting, ten seconds each; a phrase why there is none, or None."""
+def smtp_greeter(reactor: Any) -> Callable[[str, int], Awaitable[str | None]]:
+    """Returns a function that connects and waits for a greeting, up to ten seconds each. It returns the problem, or None."""
 
-    async def knock(address: str, port: int) -> str | None:
-        endpoint = (TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint)(reactor, address, port, timeout=_SECONDS)
+    async def greet(address: str, port: int) -> str | None:
+        endpoint = (TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint)(reactor, address, port, timeout=_TIMEOUT)
         greeted = _Greeted()
         try:
             await connectProtocol(endpoint, greeted)
         except (ConnectError, OSError) as error:
-            return f"cannot be connected to ({error})"
+            return f"refused the connection or cannot be reached ({error})"
         try:
-            first = await greeted.first.addTimeout(_SECONDS, reactor)
+            first = await greeted.first.addTimeout(_TIMEOUT, reactor)
         except TimeoutError:
-            return "was connected to, but did not greet"
+            return "accepted the connection, but sent no greeting"
         finally:
             greeted.transport.abortConnection()  # type: ignore[union-attr]
-        return None if first.startswith(b"2") else f"greeted with {first[:80].decode('ascii', 'replace').strip()!r}"
+        return None if first.startswith(b"2") else f"answered with {first[:80].decode('ascii', 'replace').strip()!r}"
 
-    return knock
+    return greet
 
 
 def _certificate(settings: Settings) -> Certificate | str | None:
@@ -145,7 +147,7 @@ def _certificate(settings: Settings) -> Certificate | str | None:
         return None
     path = smtp.certbot / CERTBOT[0] if smtp.certbot is not None else smtp.certificate
     if path is None:
-        return "There is no certificate for the relay's ports."
+        return "No certificate is set for the SMTP ports."
     return _read(path)
 
 

@@ -1,4 +1,4 @@
-"""`mailsvc domain …`: sending domains by the operator's hand."""
+"""`mailsvc domain …`: manage sending domains."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from mailsvc.store.postgres.errors import Conflict
 
 log = Logger()
 
-_ACCOUNT = click.option("--account", required=True, help="Its id, number or name.")
-_WHOSE = click.option("--account", help="Whose domain, by id, number or name; default: the account that has it verified.")
+_ACCOUNT = click.option("--account", required=True, help="ID, number or name of the account.")
+_WHOSE = click.option("--account", help="ID, number or name of the domain's account. Default: the account that has verified it.")
 
 
 @click.group()
 def domain() -> None:
-    """Sending domains."""
+    """Manage sending domains."""
 
 
 @domain.command("add")
 @click.argument("name")
 @_ACCOUNT
-@click.option("--region", help="Where its mail leaves; default: the region of this process.")
+@click.option("--region", help="The region to send from. Default: the setting region.")
 @click.pass_obj
 def domain_add(settings: Settings, name: str, account: str, region: str | None) -> None:
-    """Make a sending domain and its DKIM keys; prints the DNS records to publish."""
+    """Add a sending domain and create its DKIM keys. Prints the DNS records to publish."""
 
     async def work(customers: Customers) -> None:
         where, known = region or settings.region, customers.maintenance.publishing.hosts
         if where not in known:
-            raise Refused(f"There is no region {where}; there are: {', '.join(sorted(known))}.")
+            raise Refused(f"There is no region {where}. The regions are: {', '.join(sorted(known))}.")
         owner = await customers.account(account)
         added = await customers.add_domain(owner.id, name, where)
         warning = names.look_alike(added.name)
@@ -55,10 +55,10 @@ def domain_add(settings: Settings, name: str, account: str, region: str | None) 
 
 
 @domain.command("list")
-@click.option("--account", help="Its id, number or name; default: all accounts.")
+@click.option("--account", help="ID, number or name of the account. Default: all accounts.")
 @click.pass_obj
 def domain_list(settings: Settings, account: str | None) -> None:
-    """Print domains: name, status, region, account, when it is checked next."""
+    """List domains: name, status, region, account, and when it is checked next."""
 
     async def work(customers: Customers) -> None:
         owners = [await customers.account(account)] if account is not None else await customers.accounts.list()
@@ -76,16 +76,16 @@ def domain_list(settings: Settings, account: str | None) -> None:
 @_WHOSE
 @click.pass_obj
 def domain_check(settings: Settings, name: str, account: str | None) -> None:
-    """Look at a domain's DNS, whosever it is, and print what is found; changes nothing. Exit status 1 when something is wrong."""
+    """Check the DNS of any domain and print the result without storing it. Exits with 1 if a required record is missing."""
 
     async def work(customers: Customers) -> None:
         known = account is not None or await customers.domains.all_named(domain_name(name))
         found = await customers.any_domain(name, account) if known else None
         keys = await customers.domains.published_keys(found.id) if found is not None else []
-        looked = found or _stranger(domain_name(name), settings.region)
+        looked = found or _unknown(domain_name(name), settings.region)
         findings = await customers.maintenance.checker.check(looked, keys)
         if found is None:
-            click.echo(f"{looked.name} is no domain of an account; these are the records that one would have, without DKIM.")
+            click.echo(f"No account has the domain {looked.name}. These are the records it would need, without DKIM.")
         for line in _report(looked, findings):
             click.echo(line)
         if any(record.status != "verified" for record in findings.records if record.required):
@@ -99,7 +99,7 @@ def domain_check(settings: Settings, name: str, account: str | None) -> None:
 @_WHOSE
 @click.pass_obj
 def domain_verify(settings: Settings, name: str, account: str | None) -> None:
-    """Check a domain now and keep the result; prints its status and what was found."""
+    """Check a domain now and store the result. Prints its status and the records."""
 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
@@ -107,7 +107,7 @@ def domain_verify(settings: Settings, name: str, account: str | None) -> None:
         taken = await customers.maintenance.checks.take(found)
         checked = await customers.maintenance.check(taken) if taken is not None else None
         if checked is None:
-            raise Refused(f"The domain {found.name} was changed meanwhile; try again.")
+            raise Refused(f"The domain {found.name} was changed during the check. Try again.")
         for line in _report(checked, Findings(checked.records, checked.advice)):
             click.echo(line)
 
@@ -119,16 +119,16 @@ def domain_verify(settings: Settings, name: str, account: str | None) -> None:
 @_WHOSE
 @click.pass_obj
 def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
-    """Make new DKIM keys, which sign once they are seen in DNS; prints the records to publish."""
+    """Rotate DKIM keys: the new ones sign once they are live in DNS. Prints the records to publish."""
 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         try:
             rotated = await customers.maintenance.rotate(found)
         except RotationInProgress:
-            raise Refused(f"The keys of {found.name} are being replaced; wait until the former ones are retired.") from None
+            raise Refused(f"The keys of {found.name} are already being rotated. Wait until the previous ones are retired.") from None
         if rotated is None:
-            raise Refused(f"The domain {found.name} was deleted meanwhile.")
+            raise Refused(f"The domain {found.name} has been deleted.")
         new = [key for key in await customers.domains.published_keys(found.id) if key.state == "published"]
         if rotated.delegated:
             click.echo("\n".join(customers.maintenance.publishing.zone([(rotated.id, key) for key in new])))
@@ -144,17 +144,17 @@ def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
 @_WHOSE
 @click.pass_obj
 def domain_signs(settings: Settings, name: str, algorithms: str, account: str | None) -> None:
-    """Choose which of a domain's DKIM keys sign its mail; the records of the others are not required then."""
+    """Choose which DKIM keys sign a domain's mail. The records of the others are then not required."""
 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         try:
             chosen = await customers.maintenance.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
         except KeysNotPublished as missing:
-            raise Refused(f"DNS has not what would sign for {found.name}: {missing}. Publish it first.") from None
+            raise Refused(f"These DKIM keys of {found.name} are not in DNS: {missing}. Publish them first.") from None
         if chosen is None:
-            raise Refused(f"The domain {found.name} was deleted meanwhile.")
-        click.echo(f"{chosen.name}: signed with {' and '.join(chosen.signs_with)}.")
+            raise Refused(f"The domain {found.name} has been deleted.")
+        click.echo(f"{chosen.name} signs with {' and '.join(chosen.signs_with)}.")
 
     run(settings, work)
 
@@ -162,9 +162,9 @@ def domain_signs(settings: Settings, name: str, algorithms: str, account: str | 
 @domain.command("zone")
 @click.pass_obj
 def domain_zone(settings: Settings) -> None:
-    """Print the DKIM keys that the zone domains.dkim_zone has to serve."""
+    """Print the DKIM records of the zone domains.dkim_zone, as a zone file."""
     if settings.domains.dkim_zone is None:
-        raise click.ClickException("The setting domains.dkim_zone is missing; customers publish their keys themselves.")
+        raise click.ClickException("The setting domains.dkim_zone is missing; without it, customers publish their own keys.")
 
     async def work(customers: Customers) -> None:
         for line in customers.maintenance.publishing.zone(await customers.domains.delegated_keys()):
@@ -178,9 +178,9 @@ def domain_zone(settings: Settings) -> None:
 @_ACCOUNT
 @click.pass_obj
 def domain_trust(settings: Settings, name: str, account: str) -> None:
-    """Let a domain send without its DNS records, on your word. Needs domains.allow_trust."""
+    """Allow a domain to send without DNS records. Needs domains.allow_trust."""
     if not settings.domains.allow_trust:
-        raise click.ClickException("The setting domains.allow_trust is false; domains are verified by their DNS records.")
+        raise click.ClickException("The setting domains.allow_trust is false; domains must be verified by DNS records.")
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
@@ -188,9 +188,9 @@ def domain_trust(settings: Settings, name: str, account: str) -> None:
         try:
             await customers.domains.trust(owner.id, trusted.name)
         except Conflict:
-            raise Refused(f"Another account has {trusted.name} verified or trusted.") from None
-        log.warn("{domain} is trusted without DNS records, by the word of {who}", domain=trusted.name, who=f"user {os.getuid()}")
-        click.echo(f"{trusted.name} may send.")
+            raise Refused(f"{trusted.name} is already verified or trusted for another account.") from None
+        log.warn("{domain} is trusted without DNS records, by {who}", domain=trusted.name, who=f"user {os.getuid()}")
+        click.echo(f"{trusted.name} can send.")
 
     run(settings, work)
 
@@ -205,14 +205,14 @@ async def _print_records(customers: Customers, domain: Domain, only: Sequence[Dk
 
 
 def _report(domain: Domain, findings: Findings) -> Iterator[str]:
-    """What was found, for reading."""
+    """Formats the result of a check."""
     shown = names.shown(domain.name)
     yield f"{shown}: {domain.status}" if domain.account_id.int else shown
     warning = names.look_alike(domain.name)
     if warning is not None:
         yield f"  {warning}"
     for state in (*findings.records, *findings.advice):
-        yield f"  {state.purpose:<5} {state.type:<5} {state.name}: {_word(state)}"
+        yield f"  {state.purpose:<5} {state.type:<5} {state.name}: {_status(state)}"
         if state.problem is not None:
             yield f"        expected  {state.expected}"
             yield from (f"        found     {value}" for value in state.found or ("nothing",))
@@ -222,14 +222,14 @@ def _report(domain: Domain, findings: Findings) -> Iterator[str]:
             yield f"        {state.message}"
 
 
-def _word(state: RecordState) -> str:
+def _status(state: RecordState) -> str:
     if state.purpose == "DMARC":
-        return "good" if state.problem is None else f"advised ({state.problem})"
+        return "good" if state.problem is None else f"recommended ({state.problem})"
     return "verified" if state.problem is None else f"{state.problem.replace('_', ' ')}{'' if state.required else ' (not required)'}"
 
 
-def _stranger(name: str, region: str) -> Domain:
-    """A domain that no account has, as far as its records go."""
+def _unknown(name: str, region: str) -> Domain:
+    """A domain that no account has, with what its records depend on."""
     return Domain(UUID(int=0), UUID(int=0), name, region, "not_started", False, "send", (), "opportunistic", datetime.min)
 
 

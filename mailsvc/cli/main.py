@@ -1,6 +1,6 @@
-"""The `mailsvc` command: what an operator does by hand. Sentences go to standard error, results to standard output.
+"""The `mailsvc` command, for operators. Results go to standard output, messages to standard error.
 
-Exit status: 0 done, 1 not done (and a sentence why), 2 wrongly called.
+Exit status: 0 success, 1 failure (with a message), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mailsvc.store.people.audit import Line
 @click.version_option(__version__)
 @click.pass_context
 def main(context: click.Context, config: Path) -> None:
-    """Accounts, API keys and sending domains of a mailsvc. The daemon itself is started by: twistd mailsvc --config FILE"""
+    """Manage a mailsvc installation. To start the daemon itself: twistd mailsvc --config FILE"""
     try:
         context.obj = loading.load(config)
     except SettingsError as error:
@@ -40,15 +40,15 @@ def main(context: click.Context, config: Path) -> None:
 
 @main.group()
 def account() -> None:
-    """Customers."""
+    """Manage accounts."""
 
 
 @account.command("create")
 @click.argument("name")
-@click.option("--notify", help="The address to write to, when one of its webhooks fails for example.")
+@click.option("--notify", help="Where to send notifications, for example about failing webhooks.")
 @click.pass_obj
 def account_create(settings: Settings, name: str, notify: str | None) -> None:
-    """Make an account; prints its id."""
+    """Create an account. Prints its ID."""
 
     async def work(customers: Customers) -> None:
         made = await customers.accounts.create(name, notify=None if notify is None else address(notify))
@@ -62,29 +62,29 @@ def account_create(settings: Settings, name: str, notify: str | None) -> None:
 @click.argument("email")
 @click.pass_obj
 def account_notify(settings: Settings, account: str, email: str) -> None:
-    """Write to another address, when one of its webhooks fails for example."""
+    """Change where notifications are sent, for example about failing webhooks."""
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
         await customers.accounts.notify(owner.id, address(email))
-        click.echo(f"{owner.name} is written to at {email}.")
+        click.echo(f"Notifications for {owner.name} go to {email}.")
 
     run(settings, work)
 
 
 @main.group()
 def key() -> None:
-    """API keys."""
+    """Manage API keys."""
 
 
 @key.command("create")
-@click.option("--account", required=True, help="Its id, number or name.")
+@click.option("--account", required=True, help="ID, number or name of the account.")
 @click.option("--permission", type=click.Choice(["full_access", "sending_access"]), default="full_access", show_default=True)
-@click.option("--domain", help="The only domain that it may send from.")
+@click.option("--domain", help="The only domain that the key can send from.")
 @click.option("--name", default="by the operator", show_default=True)
 @click.pass_obj
 def key_create(settings: Settings, account: str, permission: Any, domain: str | None, name: str) -> None:
-    """Make an API key; prints it, this once."""
+    """Create an API key and print it. It cannot be shown again."""
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
@@ -97,10 +97,10 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
 
 
 @key.command("list")
-@click.option("--account", required=True, help="Its id, number or name.")
+@click.option("--account", required=True, help="ID, number or name of the account.")
 @click.pass_obj
 def key_list(settings: Settings, account: str) -> None:
-    """The API keys of an account: id, how it begins, permission and name."""
+    """List an account's API keys: ID, first characters, permission and name."""
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
@@ -112,16 +112,16 @@ def key_list(settings: Settings, account: str) -> None:
 
 @main.group()
 def member() -> None:
-    """People who may look at an account's dashboard."""
+    """Manage an account's members."""
 
 
 @member.command("add")
 @click.argument("email")
-@click.option("--account", required=True, help="Its id, number or name.")
+@click.option("--account", required=True, help="ID, number or name of the account.")
 @click.option("--role", type=click.Choice(["admin", "member"]), default="admin", show_default=True)
 @click.pass_obj
 def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
-    """Make somebody a member; prints a link that signs them in once, within a day. For one who is a member already, a new link."""
+    """Add a member, or create a new link for one. Prints a link that signs them in once, within a day."""
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
@@ -136,7 +136,7 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
 @click.argument("email")
 @click.pass_obj
 def member_reset(settings: Settings, email: str) -> None:
-    """Take the second factors of somebody who has lost them all, once you know that it is them; prints a link that signs them in once."""
+    """Remove all second factors of a user who lost them. Confirm their identity first. Prints a link that signs them in once."""
 
     async def work(customers: Customers) -> None:
         assert customers.people is not None

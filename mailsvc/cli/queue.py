@@ -1,4 +1,4 @@
-"""`mailsvc queue …`: what waits and why, and the operator's hand on it. All but hold and release ask the running daemon over its socket."""
+"""`mailsvc queue …`: show and control the queue. All but hold and release talk to the running daemon over its control socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.queue import holds
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -26,15 +26,15 @@ def _seconds(_context: Any, _parameter: Any, value: str | None) -> float | None:
     try:
         return float(number) * _UNITS[unit]
     except ValueError:
-        raise click.BadParameter("expected a time such as 90s, 30m, 2h or 1d") from None
+        raise click.BadParameter("expected a duration such as 90s, 30m, 2h or 1d") from None
 
 
 def _target(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Exactly one of a destination, an account, an email."""
+    """Adds the options that select a destination, an account or an email."""
     for option, text in (
-        ("email", "Its id."),
-        ("account", "Its id, number or name."),
-        ("destination", "As `queue list` shows it, or a provider's name for all of its destinations."),
+        ("email", "ID of an email."),
+        ("account", "ID, number or name of an account."),
+        ("destination", "A destination as shown by `queue list`, or a provider's name for all of its destinations."),
     ):
         command = click.option(f"--{option}", help=text)(command)
     return command
@@ -42,14 +42,14 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def queue() -> None:
-    """What waits to be sent."""
+    """Show and control queued mail."""
 
 
 @queue.command("list")
 @_JSON
 @click.pass_obj
 def queue_list(settings: Settings, as_json: bool) -> None:
-    """Print destinations: what waits there, since when, how fast it goes, why it waits and until when."""
+    """List destinations with queued mail: how much, since when, delivery rate, reason and next attempt."""
     answer = _ask(settings, {"do": "queue"})
     if as_json:
         click.echo(json.dumps(answer, indent=2))
@@ -59,7 +59,7 @@ def queue_list(settings: Settings, as_json: bool) -> None:
     for each in answer["paused_accounts"]:
         click.echo(f"account {each['account']}  {each['reason']}  until {each['until']}")
     if not answer["destinations"]:
-        click.echo("Nothing waits.", err=True)
+        click.echo("The queue is empty.", err=True)
 
 
 @queue.command("show")
@@ -67,7 +67,7 @@ def queue_list(settings: Settings, as_json: bool) -> None:
 @_JSON
 @click.pass_obj
 def queue_show(settings: Settings, email: str, as_json: bool) -> None:
-    """Print the recipients of one email that wait."""
+    """Show the queued recipients of an email."""
     answer = _ask(settings, {"do": "email", "email": email})
     if as_json:
         click.echo(json.dumps(answer, indent=2))
@@ -75,18 +75,18 @@ def queue_show(settings: Settings, email: str, as_json: bool) -> None:
     for each in answer["waiting"]:
         click.echo(f"{each['address']}  {each['status']}, {each['attempts']} attempts, next {each['next_at']}  {each['reason']}")
     if not answer["waiting"]:
-        click.echo("None of its recipients waits.", err=True)
+        click.echo("None of its recipients is queued.", err=True)
 
 
 @queue.command("pause")
 @_target
-@click.option("--for", "seconds", callback=_seconds, help="How long, such as 30m or 2h; left out: until it is resumed.")
-@click.option("--reason", help="What the recipients that wait show besides.")
+@click.option("--for", "seconds", callback=_seconds, help="How long, such as 30m or 2h. Default: until resumed.")
+@click.option("--reason", help="A reason to show for the paused recipients.")
 @_JSON
 @click.pass_obj
 def queue_pause(settings: Settings, /, as_json: bool, seconds: float | None, reason: str | None, **target: str | None) -> None:
-    """Begin nothing more for a destination, an account or an email."""
-    _order(settings, "pause", target, as_json, seconds=seconds, reason=reason)
+    """Pause a destination, an account or an email. Deliveries in progress continue."""
+    _command(settings, "pause", target, as_json, seconds=seconds, reason=reason)
 
 
 @queue.command("resume")
@@ -94,8 +94,8 @@ def queue_pause(settings: Settings, /, as_json: bool, seconds: float | None, rea
 @_JSON
 @click.pass_obj
 def queue_resume(settings: Settings, /, as_json: bool, **target: str | None) -> None:
-    """Go on with what was paused, or rests, at once."""
-    _order(settings, "resume", target, as_json)
+    """Resume at once what was paused or is backing off."""
+    _command(settings, "resume", target, as_json)
 
 
 @queue.command("retry")
@@ -103,19 +103,19 @@ def queue_resume(settings: Settings, /, as_json: bool, **target: str | None) -> 
 @_JSON
 @click.pass_obj
 def queue_retry(settings: Settings, /, as_json: bool, **target: str | None) -> None:
-    """Try now what waits for its next attempt. What is paused stays so."""
-    _order(settings, "retry", target, as_json)
+    """Retry deferred recipients now. Pauses stay in effect."""
+    _command(settings, "retry", target, as_json)
 
 
 @queue.command("hold")
-@click.option("--reason", default="Held by the operator.", show_default=True, help="What the recipients that wait show.")
+@click.option("--reason", default="Held by the operator.", show_default=True, help="The reason to show for the held recipients.")
 @click.pass_obj
 def queue_hold(settings: Settings, reason: str) -> None:
-    """Send nothing at all, in no region, until `mailsvc queue release`. Mail is accepted and waits."""
+    """Hold all mail in all regions until `mailsvc queue release`. New mail is accepted and queued."""
 
     async def work(database: Database, reactor: Any) -> None:
         await database.pool.transact(lambda tx: holds.hold_everything(tx, reason, settings.region))
-        await deferLater(reactor, 2 * settings.delivery.poll_seconds)  # by when running processes have looked
+        await deferLater(reactor, 2 * settings.delivery.poll_seconds)  # until running processes have polled
         click.echo("All mail is held.")
 
     run_with_database(settings, work)
@@ -124,45 +124,45 @@ def queue_hold(settings: Settings, reason: str) -> None:
 @queue.command("release")
 @click.pass_obj
 def queue_release(settings: Settings) -> None:
-    """Let out what was held by `mailsvc queue hold`, or because the database was restored."""
+    """Release mail that was held with `mailsvc queue hold` or after a restore."""
 
     async def work(database: Database, reactor: Any) -> None:
         released = await holds.release_everything(database.pool)
-        click.echo("Mail goes out again." if released else "Nothing was held.")
+        click.echo("Mail is being sent again." if released else "No mail was held.")
 
     run_with_database(settings, work)
 
 
-def _order(settings: Settings, what: str, target: dict[str, str | None], as_json: bool, **more: object) -> None:
+def _command(settings: Settings, action: str, target: dict[str, str | None], as_json: bool, **more: object) -> None:
     given = [(kind, name) for kind, name in target.items() if name is not None]
     if len(given) != 1:
-        raise click.UsageError("Name one of --destination, --account and --email.")
+        raise click.UsageError("Give exactly one of --destination, --account and --email.")
     [(kind, name)] = given
-    order = {"do": what, "kind": kind, "name": name} | {key: value for key, value in more.items() if value is not None}
-    answer = _ask(settings, order)
+    command = {"do": action, "kind": kind, "name": name} | {key: value for key, value in more.items() if value is not None}
+    answer = _ask(settings, command)
     if as_json:
         click.echo(json.dumps(answer))
     else:
         click.echo(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in answer.items()))
 
 
-def _ask(settings: Settings, order: dict[str, object]) -> dict[str, Any]:
+def _ask(settings: Settings, command: dict[str, object]) -> dict[str, Any]:
     if settings.control.socket is None:
-        raise click.ClickException("The setting control.socket is missing; it names the socket of the daemon.")
+        raise click.ClickException("The setting control.socket is missing; it is needed to reach the daemon.")
     try:
-        return control_socket.ask(settings.control.socket, order)
-    except control_socket.Unanswered as error:
+        return control_socket.ask(settings.control.socket, command)
+    except control_socket.ControlError as error:
         raise click.ClickException(str(error)) from None
 
 
 def _line(each: dict[str, Any]) -> str:
     lane = each["lane"] or {}
     counts = ", ".join(f"{each[name]} {name}" for name in ("queued", "delayed", "uncertain", "sending", "scheduled") if each[name])
-    parts = [each["name"], counts or "nothing waits"]
+    parts = [each["name"], counts or "nothing queued"]
     if each["oldest_seconds"] is not None:
-        parts.append(f"oldest {_ago(each['oldest_seconds'])}")
+        parts.append(f"oldest {_duration(each['oldest_seconds'])}")
     if lane:
-        parts.append(f"{lane['delivered_per_minute']:g}/min over {lane['connections']} connections")
+        parts.append(f"{lane['delivered_per_minute']:g}/min, {lane['connections']} connections")
     if each["reason"]:
         parts.append(each["reason"])
     if each["until"] or each["next_at"]:
@@ -170,7 +170,7 @@ def _line(each: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def _ago(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

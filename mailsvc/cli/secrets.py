@@ -1,4 +1,4 @@
-"""`mailsvc secrets …`: the keys that encrypt secrets in the database, and their rotation while everything runs."""
+"""`mailsvc secrets …`: manage the encryption keys, and rotate them without downtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mailsvc.store.encryption.secrets import fingerprint
 from mailsvc.store.queue import processes
 from mailsvc.store.queue.processes import Running
 
-_LOOK = 0.5  # seconds between two looks at what the processes know
+_POLL = 0.5  # seconds between two checks of which keys the processes have
 
 
 @click.group()
@@ -29,21 +29,21 @@ def secrets() -> None:
 @secrets.command("create")
 @click.pass_obj
 def create(settings: Settings) -> None:
-    """Make the file with a first key, for a new database. One that has been in use needs the file that it was used with."""
+    """Create the key file, for a new database. An existing database needs the file that it was used with."""
     path = settings.secrets.key_file
     try:
         made = key_file.make(path)
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be made: {error.strerror}.") from None
+        raise click.ClickException(f"{path} cannot be created: {error.strerror}.") from None
     if not made:
-        raise click.ClickException(f"{path} is there already.")
-    click.echo(f"Made {path}. Keep a copy of it, not beside the backups of the database.")
+        raise click.ClickException(f"{path} already exists.")
+    click.echo(f"Created {path}. Keep a copy of it in a safe place, apart from the database backups.")
 
 
 @secrets.command("list")
 @click.pass_obj
 def show(settings: Settings) -> None:
-    """Print the keys by number, and how many secrets each has encrypted."""
+    """List the keys by number, and how many secrets each has encrypted."""
 
     async def work(database: Database, reactor: Any) -> None:
         encrypted = dict(await rotation.count(database.pool))
@@ -57,10 +57,10 @@ def show(settings: Settings) -> None:
 
 
 @secrets.command("rotate")
-@click.option("--wait", "seconds", default=60.0, show_default=True, help="Seconds for the running processes to take a key over.")
+@click.option("--wait", "seconds", default=60.0, show_default=True, help="Seconds to wait for running processes to load the new key.")
 @click.pass_obj
 def rotate(settings: Settings, seconds: float) -> None:
-    """Encrypt with a new key from now on, and encrypt again what others encrypted. Nothing is stopped; calling it again goes on."""
+    """Add a key, encrypt with it, and re-encrypt existing secrets. Needs no restart. If interrupted, run it again to continue."""
 
     async def work(database: Database, reactor: Any) -> None:
         path = database.encryption.path
@@ -70,11 +70,11 @@ def rotate(settings: Settings, seconds: float) -> None:
             )
         number = database.encryption.current if await _unfinished(database) else key_file.prepare(path)
         database.encryption.refresh()
-        ours = fingerprint(number, database.encryption.keys.by_number[number])
-        await _until(database, reactor, seconds, lambda keys: ours in keys, _without(path, number))
-        key_file.promote(path, number)  # changes nothing when it encrypts already
+        new = fingerprint(number, database.encryption.keys.by_number[number])
+        await _wait_for(database, reactor, seconds, lambda keys: new in keys, _missing_message(path, number))
+        key_file.promote(path, number)  # does nothing if the key is already the current one
         database.encryption.refresh()
-        await _until(database, reactor, seconds, lambda keys: keys[:1] == [ours], _without(path, number))
+        await _wait_for(database, reactor, seconds, lambda keys: keys[:1] == [new], _missing_message(path, number))
         await _reencrypt(database)
 
     run_with_database(settings, work)
@@ -83,7 +83,7 @@ def rotate(settings: Settings, seconds: float) -> None:
 @secrets.command("reencrypt")
 @click.pass_obj
 def reencrypt(settings: Settings) -> None:
-    """Encrypt again, with the current key, all secrets that other keys encrypted."""
+    """Re-encrypt, with the current key, all secrets encrypted with other keys."""
     run_with_database(settings, lambda database, reactor: _reencrypt(database))
 
 
@@ -96,32 +96,32 @@ def reseal(settings: Settings) -> None:
 
 
 async def _unfinished(database: Database) -> bool:
-    """Whether the key that encrypts by the file was made by a rotation that has not come to its end."""
-    ours = database.encryption.keys.fingerprints[0]
-    others = [each for each in await processes.running(database.pool) if each.keys and each.keys[0] != ours]
+    """Whether the current key comes from a rotation that has not finished."""
+    current = database.encryption.keys.fingerprints[0]
+    others = [each for each in await processes.running(database.pool) if each.keys and each.keys[0] != current]
     return bool(others) or bool(set(await rotation.count(database.pool)) - {database.encryption.current})
 
 
 async def _reencrypt(database: Database) -> None:
     done = await rotation.reencrypt(database.pool, database.encryption)
-    click.echo(f"Key {database.encryption.current} encrypts; {done} secrets were encrypted again.")
+    click.echo(f"Key {database.encryption.current} encrypts; {done} secrets were re-encrypted.")
 
 
-def _without(path: Path, number: int) -> str:
+def _missing_message(path: Path, number: int) -> str:
     return (
-        f"These processes do not use key {number} of {path} yet: {{}}. Copy the file to their machines, as their secrets.key_file, "
-        "or restart them when they run an older release; then call this again. Until then the former key goes on encrypting."
+        f"These processes do not use key {number} of {path} yet: {{}}. Copy the file to their machines (secrets.key_file), or restart "
+        "them if they run an older release. Then run this command again. Until then, the previous key stays in use."
     )
 
 
-async def _until(database: Database, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
-    """Until every process that lives knows it. Raises Refused with those that do not."""
+async def _wait_for(database: Database, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
+    """Waits until every live process has the key. Otherwise raises Refused, naming those that do not."""
     deadline = reactor.seconds() + seconds
     while missing := [each for each in await processes.running(database.pool) if not known(list(each.keys))]:
         if reactor.seconds() >= deadline:
-            raise Refused(otherwise.format(", ".join(map(_named, missing))))
-        await deferLater(reactor, _LOOK)
+            raise Refused(otherwise.format(", ".join(map(_name, missing))))
+        await deferLater(reactor, _POLL)
 
 
-def _named(process: Running) -> str:
+def _name(process: Running) -> str:
     return f"{process.pid} on {process.machine}"

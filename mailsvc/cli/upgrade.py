@@ -1,4 +1,4 @@
-"""`mailsvc upgrade`: bring the database to this release, or say what that would do."""
+"""`mailsvc upgrade`: migrate the database to this release, or show what that would do."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mailsvc.store.postgres.upgrade_check import Plan
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Only say what would happen; exit status 1 when this release does not fit the database.")
+@click.option("--check", is_flag=True, help="Only show what would happen. Exits with 1 if this release is too old for the database.")
 @click.pass_obj
 def upgrade(settings: Settings, check: bool) -> None:
-    """Apply the migrations of this release that are missing. Old and new processes may go on running."""
+    """Apply missing migrations. Old and new processes can keep running."""
 
-    async def tell(database: Database, reactor: Any) -> None:
+    async def show(database: Database, reactor: Any) -> None:
         plan = await upgrade_check.plan(database.pool)
-        for line in _told(plan):
+        for line in _lines(plan):
             click.echo(line)
         if plan.needs is not None:
             raise SystemExit(1)
@@ -30,25 +30,27 @@ def upgrade(settings: Settings, check: bool) -> None:
     async def done(database: Database, reactor: Any) -> None:
         click.echo(f"The database has the schema of {__version__}.")
 
-    run_with_database(settings, tell, migrating=False) if check else run_with_database(settings, done)
+    run_with_database(settings, show, migrating=False) if check else run_with_database(settings, done)
 
 
-def _told(plan: Plan) -> list[str]:
-    lines = [f"This is mailsvc {__version__}; {len(plan.pending)} migrations are missing."]
+def _lines(plan: Plan) -> list[str]:
+    lines = [f"mailsvc {__version__}: {len(plan.pending)} migrations to apply."]
     for each in plan.pending:
         lines.append(f"{each.name}: {each.summary}")
-        lines += [f"    {what} {table} ({_size(octets)})" for what, table, octets in each.locks]
+        lines += [f"    {what} {table} ({_size(bytes_)})" for what, table, bytes_ in each.locks]
     if plan.newer:
-        lines.append(f"A newer release has been here, with {', '.join(plan.newer)}.")
-        lines.append(f"This one is too old: it lacks {plan.needs}." if plan.needs else "It only added something: this one may run.")
-    lines.append(f"{plan.waiting} recipients wait; they go on waiting, and are delivered afterwards.")
+        lines.append(f"The database was migrated by a newer release: {', '.join(plan.newer)}.")
+        lines.append(
+            f"This release is too old for it: it lacks {plan.needs}." if plan.needs else "Its changes are compatible: this release can run."
+        )
+    lines.append(f"{plan.waiting} recipients are queued; they stay queued and are delivered afterwards.")
     for process in plan.running:
         lines.append(f"Process {process.pid} on {process.machine} runs {process.version or 'an older release'} ({process.roles}).")
     return lines
 
 
-def _size(octets: int) -> str:
+def _size(bytes_: int) -> str:
     for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
-        if octets >= size:
-            return f"{octets / size:.1f} {unit}"
-    return f"{octets} octets"
+        if bytes_ >= size:
+            return f"{bytes_ / size:.1f} {unit}"
+    return f"{bytes_} bytes"

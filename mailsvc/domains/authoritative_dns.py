@@ -22,7 +22,7 @@ from mailsvc.net import address_guard, dns_query
 from mailsvc.net import dns as resolving
 from mailsvc.net.address_guard import Network
 from mailsvc.net.dns import NxDomain, Records, Resolver, Result, Temporary
-from mailsvc.net.dns_query import Nameserver, Unanswered
+from mailsvc.net.dns_query import Nameserver, NameserverError
 
 HOSTS = 4  # nameservers of a zone that are queried, at one address each
 HOPS = 4  # CNAMEs from zone to zone
@@ -128,7 +128,7 @@ class Authorities:
                 async with self._questions.place(account):
                     response = await (self.exchange or self._over_the_wire)(server, query, QUERY_SECONDS)
                 return _read(response, name, kind)
-            except Unanswered as error:
+            except NameserverError as error:
                 reason = str(error)
             except TooManyWaiting:
                 return Temporary("this account has too many DNS queries waiting")

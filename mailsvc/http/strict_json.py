@@ -26,6 +26,7 @@ LIGHT = 20_000  # values that are parsed in a few milliseconds
 LIFT_ABOVE = 64  # bytes; the text of longer arrays is lifted out
 LIFTED_MAX = 10_000  # arrays that can be lifted; further ones count as values
 PIECE = 65_536
+WINDOW = 1 << 20  # bytes that are searched at a time
 SMALL_PIECE = 4096
 WIDE_MAX = 48 << 20  # bytes of memory for text beyond one byte per character
 OUTLINE_MAX = 256 * 1024  # bytes of a document that is searched for the wrong field
@@ -294,10 +295,17 @@ class _Name:
 
     def next(self, raw: bytes, at: int) -> int:
         if self.found < at:
-            self.found = raw.find(self.text, at)
-            if self.found < 0:
-                self.found = len(raw)
+            self.found = _find(raw, self.text, at)
         return self.found
+
+
+def _find(raw: bytes, text: bytes, at: int) -> int:
+    """Like raw.find, in windows, so that other threads can run in between. The end if it is not found."""
+    for start in range(at, len(raw), WINDOW):
+        found = raw.find(text, start, start + WINDOW + len(text) - 1)
+        if found >= 0:
+            return found
+    return len(raw)
 
 
 def _byte_array(raw: bytes, start: int, end: int) -> bytes | None:

@@ -1,1 +1,1 @@
-"""The formats: pure functions, one file per standard. No reactor, no database, no clock, no logging lives here."""
+"""Message formats: pure functions, one module per standard, without reactor, database, clock or logging."""

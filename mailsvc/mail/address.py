@@ -1,6 +1,6 @@
-"""Mail addresses (RFC 5321 §4.1.2, 5322 §3.4, 6531): what people write in API calls, and paths on the SMTP wire.
+"""Email addresses (RFC 5321 §4.1.2, 5322 §3.4, 6531): mailboxes in API requests, and paths in SMTP commands.
 
-Not here: how an address looks in a header (header), who may use one (policy).
+Writing addresses in a header: header. Who may send from an address: policy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from email_validator import EmailNotValidError, validate_email
 from mailsvc.mail import encoded_word
 
 LOCAL_LIMIT = 64  # 5321 §4.5.3.1.1
-DOMAIN_LIMIT = 253  # 5321 §4.5.3.1.2 says 255, the root's dot and length octet included
+DOMAIN_LIMIT = 253  # 5321 §4.5.3.1.2 says 255, including the final dot and the length byte
 ADDRESS_LIMIT = 254  # 5321 §4.5.3.1.3: 256 with the angle brackets
 NAME_LIMIT = 998
-_TEXT_LIMIT = 2 * NAME_LIMIT + ADDRESS_LIMIT + 16  # every character of the name escaped
+_TEXT_LIMIT = 2 * NAME_LIMIT + ADDRESS_LIMIT + 16  # with every character of the name escaped
 
 _ATEXT = r"a-zA-Z0-9!#$%&'*+/=?^_`{|}~\-"
 _BEYOND = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"  # 6531 §3.3, without C1 controls, line separators, surrogates
@@ -29,7 +29,7 @@ _QUOTED = re.compile(rf'"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+"')  # 5321 §4.1.2 
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# The common case of parse_mailbox, decided by one match: no quoting, no Unicode, no A-label, no reserved domain.
+# Hot path of parse_mailbox, in one match: no quoting, no Unicode, no A-label, no reserved domain.
 _COMMON = re.compile(
     rf"(?:([A-Za-z0-9][A-Za-z0-9 .!#$&'*+/_-]*+)<)?([{_ATEXT}]{{1,64}}(?:\.[{_ATEXT}]+)*)@"
     r"((?:(?!..--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!(?:arpa|invalid|local|localhost|onion)>?$)[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(>?)",
@@ -37,27 +37,27 @@ _COMMON = re.compile(
 )
 _NAMED = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*+" *+|[^<>]*)<(?P<address>(?:"(?:[^"\\]|\\.)*+"|[^<>"])++)>')
 _QUOTED_NAME = re.compile(r'"(?:[^"\\]|\\.)*+"')
-_SPECIAL = re.compile(r'[<>@,;:"\\]|=\?')  # a name with any of these is displayed in quotation marks
+_SPECIAL = re.compile(r'[<>@,;:"\\]|=\?')  # a name with any of these is displayed in quotes
 
 
 class AddressError(ValueError):
-    """Not an address, and why: the text is a sentence for the caller and does not repeat the address."""
+    """Why a text is not an address: a message for the client, which does not repeat the address."""
 
 
 class NeedsSmtputf8(AddressError):
-    """A well-formed address that only SMTPUTF8 can carry (6531), in a transaction without it."""
+    """A valid address that needs SMTPUTF8 (6531), in a transaction without it."""
 
 
-def _octets(text: str) -> int:
-    """How many there are in UTF-8."""
+def _size(text: str) -> int:
+    """Returns the number of bytes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _valid_local(_: object, __: object, local: str) -> None:
-    if _octets(local) > LOCAL_LIMIT:
-        raise AddressError(f"The part before the @ is longer than {LOCAL_LIMIT} octets.")
+    if _size(local) > LOCAL_LIMIT:
+        raise AddressError(f"The part before the @ is longer than {LOCAL_LIMIT} bytes.")
     if not (_DOT_ATOM.fullmatch(local) or _QUOTED.fullmatch(local)):
-        raise AddressError("The part before the @ has characters that are not allowed there.")
+        raise AddressError("The part before the @ has characters that are not allowed.")
 
 
 def _valid_domain(_: object, __: object, domain: str) -> None:
@@ -74,15 +74,15 @@ def _valid_name(_: object, __: object, name: str) -> None:
 
 @attrs.frozen
 class Mailbox:
-    """An address with the name that people see. Whatever is in one is safe to write into a header."""
+    """An address with a display name. Its contents are safe to write to a header."""
 
     name: str = attrs.field(validator=_valid_name)
-    local: str = attrs.field(validator=_valid_local)  # as on the wire: quotation marks belong to it
-    domain: str = attrs.field(validator=_valid_domain)  # A-labels, lower case
+    local: str = attrs.field(validator=_valid_local)  # as in SMTP, including quotes
+    domain: str = attrs.field(validator=_valid_domain)  # A-labels, lowercase
 
     def __attrs_post_init__(self) -> None:
-        if _octets(self.local) + 1 + len(self.domain) > ADDRESS_LIMIT:
-            raise AddressError(f"The address is longer than {ADDRESS_LIMIT} octets.")
+        if _size(self.local) + 1 + len(self.domain) > ADDRESS_LIMIT:
+            raise AddressError(f"The address is longer than {ADDRESS_LIMIT} bytes.")
 
     @property
     def address(self) -> str:
@@ -94,7 +94,7 @@ class Mailbox:
 
     @property
     def display(self) -> str:
-        """As people write it; `parse_mailbox` reads it back."""
+        """As people write it. `parse_mailbox` parses it."""
         if not self.name:
             return self.address
         if self.name == self.name.strip() and not _SPECIAL.search(self.name):
@@ -104,9 +104,9 @@ class Mailbox:
 
 
 def parse_mailbox(text: str) -> Mailbox:
-    """One mailbox out of `a@b.c`, `<a@b.c>`, `Name <a@b.c>` or `"Name" <a@b.c>`.
+    """Parses `a@b.c`, `<a@b.c>`, `Name <a@b.c>` or `"Name" <a@b.c>`. Raises AddressError.
 
-    Commas, colons and parentheses in a name are taken as they stand, since there is room for one mailbox only.
+    Commas, colons and parentheses in a name have no special meaning, because the text is a single mailbox.
     """
     if len(text) > _TEXT_LIMIT:
         raise AddressError("The address is too long.")
@@ -119,7 +119,7 @@ def parse_mailbox(text: str) -> Mailbox:
     if not text:
         raise AddressError("The address is empty.")
     if text.endswith(";"):
-        raise AddressError("Groups of addresses are not supported; give each address as an item of its own.")
+        raise AddressError("Groups of addresses are not supported; list each address separately.")
     if not text.endswith(">"):
         return _bare("", text)
     named = _NAMED.fullmatch(text)
@@ -130,18 +130,18 @@ def parse_mailbox(text: str) -> Mailbox:
 
 def _why_not_named(text: str) -> str:
     if text.count("<") > 1:
-        return "This is more than one address; give each as an item of its own."
+        return "This is more than one address; list each separately."
     return "Write the address as email@example.com or Name <email@example.com>."
 
 
 def _display_name(written: str) -> str:
-    """The name that `written` stands for: quotation marks and encoded words (RFC 2047) resolved."""
+    """Decodes quotes and encoded words (RFC 2047)."""
     if _QUOTED_NAME.fullmatch(written):
         return re.sub(r"\\(.)", r"\1", written[1:-1])
     if written.count('"') % 2:
-        raise AddressError("The quotation marks of the display name do not match.")
+        raise AddressError("The display name has unmatched quotes.")
     if "@" in written and "," in written:
-        raise AddressError("This is more than one address; give each as an item of its own.")
+        raise AddressError("This is more than one address; list each separately.")
     return encoded_word.decode(written) if "=?" in written else written
 
 
@@ -159,10 +159,10 @@ def _bare(name: str, text: str) -> Mailbox:
         )
     except EmailNotValidError as error:
         if _has_two(text) and not text.startswith('"'):
-            raise AddressError("This is more than one address; give each as an item of its own.") from None
+            raise AddressError("This is more than one address; list each separately.") from None
         raise AddressError(str(error)) from None
     except (ValueError, UnicodeError):
-        raise AddressError("The address cannot be read.") from None
+        raise AddressError("The address is not valid.") from None
     domain = valid.ascii_domain.lower()
     if not _has_public_form(domain):
         raise AddressError("The part after the @ must be a full domain name such as example.com.")
@@ -170,24 +170,24 @@ def _bare(name: str, text: str) -> Mailbox:
 
 
 def _has_two(text: str) -> bool:
-    """Whether a separator stands before an @, with something between the two."""
+    """Whether there is a separator before an @, with something between the two."""
     return any("," in part[:-1] or ";" in part[:-1] for part in text.split("@")[:-1])
 
 
 def _has_public_form(domain: str) -> bool:
-    """Two labels or more, and not what could be read as an IPv4 address."""
+    """Whether it has at least two labels and cannot be taken for an IPv4 address."""
     return "." in domain and not domain.rpartition(".")[2].isdigit()
 
 
-# --- the SMTP wire ---------------------------------------------------------------------------------------------------
+# --- SMTP commands ---------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Path:
-    """What stands between the angle brackets of MAIL FROM and RCPT TO, source routes dropped (5321 §3.3, §4.1.1.3)."""
+    """The address in MAIL FROM or RCPT TO, without a source route (5321 §3.3, §4.1.1.3)."""
 
-    local: str = ""  # as on the wire, quotation marks included
-    domain: str = ""  # A-labels in lower case, or an address literal with its square brackets
+    local: str = ""  # as in SMTP, including quotes
+    domain: str = ""  # A-labels in lowercase, or an address literal in square brackets
 
     @property
     def address(self) -> str:
@@ -204,7 +204,7 @@ class Path:
 
     @property
     def qualified(self) -> bool:
-        """A full domain name stands after the @."""
+        """Whether the domain is a full domain name."""
         return not self.literal and _has_public_form(self.domain)
 
     @property
@@ -212,24 +212,24 @@ class Path:
         return not self.local.isascii()
 
 
-# The common case of parse_path, decided by one match: no source route, no quoting, no Unicode, no literal.
+# Hot path of parse_path, in one match: no source route, no quoting, no Unicode, no literal.
 _PLAIN_PATH = re.compile(rf"<([{_ATEXT}]++(?:\.[{_ATEXT}]++)*+)@({_DOMAIN.pattern})>(?: .*+)?".encode("ascii"), re.IGNORECASE | re.DOTALL)
 _PATH = re.compile(
-    r" ?<(?:@[a-zA-Z0-9.,@-]*+:)?+"  # a source route is read and dropped
+    r" ?<(?:@[a-zA-Z0-9.,@-]*+:)?+"  # a source route is ignored
     rf'(?P<local>[{_ATEXT}.{_BEYOND}]++|"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+")'
     rf"(?:@(?P<domain>\[[!-Z^-~]*+\]|[a-zA-Z0-9.{_BEYOND}-]++))?+>"
 )
 
 
 def parse_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
-    """The path at the start of `text`, the octets after `MAIL FROM:` or `RCPT TO:`, and the parameters after it.
+    """Parses the text after `MAIL FROM:` or `RCPT TO:`. Returns the path and the parameters after it.
 
-    Linear in the length of `text`. Raises AddressError, or NeedsSmtputf8 when only the extension is missing.
+    Takes linear time. Raises AddressError, or NeedsSmtputf8 if only the extension is missing.
     """
     plain = _PLAIN_PATH.fullmatch(text)
     if plain is not None and len(plain[1]) <= LOCAL_LIMIT and plain.end(2) <= ADDRESS_LIMIT + 1:
         local, domain = plain[1].decode("ascii"), plain[2].decode("ascii").lower()
-        if "xn--" not in domain:  # an A-label has to be one
+        if "xn--" not in domain:  # an A-label must be validated
             return Path(local, domain), text[plain.end(2) + 1 :].strip(b" ")
     return _parse_any_path(text, smtputf8)
 
@@ -244,7 +244,7 @@ def _parse_any_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
         return Path(), rest
     found = _PATH.fullmatch(written)
     if found is None:
-        raise AddressError("The address cannot be read; it belongs between angle brackets.")
+        raise AddressError("The address is not valid; it must be in angle brackets.")
     result = _checked_path(found["local"], found["domain"])
     if not smtputf8 and not written.isascii():
         raise NeedsSmtputf8("This address needs SMTPUTF8.")
@@ -258,30 +258,30 @@ _ROUTE_LIMIT = 1024
 def _split_path(text: bytes) -> tuple[bytes, bytes]:
     found = _PATH_OCTETS.match(text)
     if found is None or found.end() > _ROUTE_LIMIT:
-        raise AddressError("The address cannot be read; it belongs between angle brackets.")
+        raise AddressError("The address is not valid; it must be in angle brackets.")
     rest = text[found.end() :]
     if rest and not rest.startswith(b" "):
-        raise AddressError("A space belongs between the address and its parameters.")
+        raise AddressError("A space must separate the address from its parameters.")
     return found[0], rest.strip(b" ")
 
 
 def _checked_path(local: str, domain: str | None) -> Path:
     _valid_local(None, None, local)
     if domain is None:
-        if local.lower() != "postmaster":  # 5321 §4.1.1.3: the one name that needs no domain
+        if local.lower() != "postmaster":  # 5321 §4.1.1.3: the only one that needs no domain
             raise AddressError("The address has no domain.")
         return Path(local)
     path = Path(local, _literal(domain) if domain.startswith("[") else _ascii_domain(domain))
     if len(path.address.encode()) > ADDRESS_LIMIT:
-        raise AddressError(f"The address is longer than {ADDRESS_LIMIT} octets.")
+        raise AddressError(f"The address is longer than {ADDRESS_LIMIT} bytes.")
     return path
 
 
 def _literal(text: str) -> str:
-    """An address literal in its canonical form (5321 §4.1.3)."""
+    """Normalizes an address literal (5321 §4.1.3)."""
     try:
         if "%" in text:
-            raise ValueError("a zone is of no use to others")
+            raise ValueError("a zone ID is only valid locally")
         if text[1:6].lower() == "ipv6:":
             return f"[IPv6:{ipaddress.IPv6Address(text[6:-1])}]"
         return f"[{ipaddress.IPv4Address(text[1:-1])}]"
@@ -292,7 +292,7 @@ def _literal(text: str) -> str:
 def _ascii_domain(text: str) -> str:
     domain = text.lower()
     if len(text) > DOMAIN_LIMIT:
-        raise AddressError(f"The part after the @ is longer than {DOMAIN_LIMIT} octets.")
+        raise AddressError(f"The part after the @ is longer than {DOMAIN_LIMIT} bytes.")
     if not domain.isascii() or "xn--" in domain:
         try:
             domain = idna.encode(domain, uts46=True, std3_rules=True).decode("ascii")

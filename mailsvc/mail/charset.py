@@ -1,6 +1,6 @@
-"""Octets to text by the name of a charset, as mail from anywhere gives it.
+"""Decodes text by the name of a charset, as it appears in mail.
 
-The names are a table: Python would look for a module of every name it is asked for, and remember each forever.
+Names are looked up in a table. Python's own lookup would search for a module for each name, and cache each forever.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
-_PIECE = 16_384  # octets decoded at once: text that is nearly all errors takes 10 MB a second
+_SLICE = 16_384  # bytes decoded at once: text with errors everywhere decodes at 10 MB per second
 
-# The charsets that are read, by the names of Python's codecs: those of the IANA's registry that Python has, as far as mail uses them.
-# Not among them: codecs that are no charsets of text, and UTF-7, in which text can be hidden from whoever looks for it.
+# The supported charsets, by the names of Python's codecs: those of the IANA registry that mail uses. Without codecs that are not
+# charsets, and without UTF-7, which can hide text from filters.
 _CODECS = """
 ascii utf_8 utf_8_sig utf_16 utf_16_be utf_16_le utf_32 utf_32_be utf_32_le
 latin_1 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_10 iso8859_11 iso8859_13 iso8859_14
@@ -25,8 +25,8 @@ iso2022_jp_ext
 euc_kr cp949 johab iso2022_kr
 """.split()
 
-# Names that Python does not know, or knows as a smaller charset than what is meant by them.
-_ALSO = {
+# Names that Python does not know, or takes for a smaller charset than the one meant.
+_ALIASES = {
     "unicode-1-1-utf-8": "utf_8", "x-unicode20utf8": "utf_8", "utf8mb4": "utf_8",
     "iso-8859-8-i": "iso8859_8", "iso-8859-8-e": "iso8859_8", "iso-8859-6-i": "iso8859_6", "iso-8859-6-e": "iso8859_6",
     "x-sjis": "cp932", "x-ms-cp932": "cp932", "windows-31j": "cp932", "x-euc-jp": "euc_jp", "x-gbk": "gbk", "x-big5": "big5",
@@ -34,7 +34,7 @@ _ALSO = {
     "x-mac-roman": "mac_roman", "x-mac-cyrillic": "mac_cyrillic", "x-user-defined": "latin_1",
 }  # fmt: skip
 
-_LONGEST = 40  # characters of a name
+_MAX_NAME = 40  # characters
 
 
 def _names() -> Iterator[tuple[str, str]]:
@@ -42,16 +42,16 @@ def _names() -> Iterator[tuple[str, str]]:
 
     wanted = set(_CODECS)
     for codec in _CODECS:
-        yield _plain(codec), codec
+        yield _normalized(codec), codec
     for alias, codec in aliases.items():
         if codec in wanted:
-            yield _plain(alias), codec
-    for name, codec in _ALSO.items():
-        yield _plain(name), codec
+            yield _normalized(alias), codec
+    for name, codec in _ALIASES.items():
+        yield _normalized(name), codec
 
 
-def _plain(name: str) -> str:
-    """Names are told apart by their letters and digits alone, as people write them in all ways."""
+def _normalized(name: str) -> str:
+    """Keeps only letters and digits, because spellings vary."""
     return "".join(character for character in name.lower() if character.isalnum())
 
 
@@ -59,28 +59,28 @@ _TABLE = dict(_names())
 
 
 def codec_of(name: str) -> str | None:
-    """The codec for a charset that mail names; None for one that is not in the table."""
-    return _TABLE.get(_plain(name)) if len(name) <= _LONGEST else None
+    """Returns the codec for a charset, or None for an unknown one."""
+    return _TABLE.get(_normalized(name)) if len(name) <= _MAX_NAME else None
 
 
 def decode(octets: bytes, charset: str) -> str:
-    """`octets` as text; what does not decode becomes U+FFFD. An unknown charset is read as UTF-8, else Latin-1."""
+    """Decodes text, with U+FFFD for errors. An unknown charset is decoded as UTF-8 if valid, otherwise Latin-1."""
     codec = codec_of(charset.strip() or "utf-8")
     if codec is None:
         return guess(octets)
     codec = "utf-8" if codec == "ascii" else codec
-    if len(octets) <= _PIECE:
+    if len(octets) <= _SLICE:
         return octets.decode(codec, "replace")
     decoder = codecs.getincrementaldecoder(codec)("replace")
     try:
-        pieces = [decoder.decode(octets[at : at + _PIECE]) for at in range(0, len(octets), _PIECE)]
-    except UnicodeError:  # UTF-16 or UTF-32 without its mark
+        pieces = [decoder.decode(octets[at : at + _SLICE]) for at in range(0, len(octets), _SLICE)]
+    except UnicodeError:  # UTF-16 or UTF-32 without a byte order mark
         return octets.decode(codec, "replace")
     return "".join([*pieces, decoder.decode(b"", True)])
 
 
 def guess(octets: bytes) -> str:
-    """Text of which nobody said the charset: UTF-8 when it is, else Latin-1."""
+    """Decodes text of unknown charset: as UTF-8 if valid, otherwise as Latin-1."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -88,11 +88,11 @@ def guess(octets: bytes) -> str:
 
 
 def not_utf8(octets: bytes) -> int | None:
-    """Where the first octet is that is not UTF-8. In pieces, so that other threads get their turn."""
+    """Returns the position of the first byte that is not valid UTF-8. Works in slices, so that other threads can run."""
     at = 0
     while at < len(octets):
         try:
-            at += codecs.utf_8_decode(octets[at : at + _PIECE], "strict", at + _PIECE >= len(octets))[1]
+            at += codecs.utf_8_decode(octets[at : at + _SLICE], "strict", at + _SLICE >= len(octets))[1]
         except UnicodeDecodeError as wrong:
             return at + wrong.start
     return None

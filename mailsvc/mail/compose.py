@@ -1,6 +1,6 @@
-"""A draft to one canonical message (RFC 5322, 2045–2047): CRLF, 7-bit, the same bytes for the same draft.
+"""Composes a message from a draft (RFC 5322, 2045–2047): CRLF, 7-bit, the same bytes for the same draft.
 
-mixed(alternative(text, related(html, inline files)), attachments), each layer only where there is something in it.
+mixed(alternative(text, related(html, inline files)), attachments), without layers that would have a single part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MESSAGE_ID = re.compile(r"<[!-;=?A-~]{1,400}@[!-;=?A-~]{1,400}>")
 _CONTENT_ID = re.compile(r"[!-;=?-~]{1,127}")
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`{|}~-]+"
 _CONTENT_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?: *; *{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*;?')
-_TYPES = mimetypes.MimeTypes().types_map[1] | {  # the machine's own lists left out, so that every machine answers alike
+_TYPES = mimetypes.MimeTypes().types_map[1] | {  # without the lists of this machine, so that all machines agree
     ".7z": "application/x-7z-compressed",
     ".avif": "image/avif",
     ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -41,12 +41,12 @@ _TYPES = mimetypes.MimeTypes().types_map[1] | {  # the machine's own lists left 
 }
 _ANY_FILE = "application/octet-stream"
 _TOO_LARGE = f"The headers, subject included, are larger than {header.BLOCK_LIMIT // 1024} kB."
-FILENAME_MOST = 1000  # characters
-ATTACHMENTS_MOST = 900  # fewer parts than mime.parse reads
+FILENAME_MAX = 1000  # characters
+ATTACHMENTS_MAX = 900  # fewer parts than mime.parse reads
 
 
 class ComposeError(ValueError):
-    """A draft that cannot be written as a message. `field` names what of it, the text is a sentence."""
+    """A draft that cannot be composed. `field` names the invalid field; the text is a message for the client."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -55,17 +55,17 @@ class ComposeError(ValueError):
 
 @attrs.frozen
 class Attachment:
-    """A file. With a `content_id` it is shown inside the html, by `cid:` and that id."""
+    """A file. With a `content_id`, the HTML can show it as `cid:` and that ID."""
 
     content: bytes = attrs.field(repr=False)
     filename: str | None = None
-    content_type: str | None = None  # None: by the ending of the file name
+    content_type: str | None = None  # None: by file extension
     content_id: str | None = None
 
 
 @attrs.frozen
 class Draft:
-    """One email as its sender means it."""
+    """The contents of an email."""
 
     sender: Mailbox
     to: tuple[Mailbox, ...]
@@ -73,7 +73,7 @@ class Draft:
     date: datetime
     message_id: str  # with angle brackets; boundaries derive from it
     cc: tuple[Mailbox, ...] = ()
-    bcc: tuple[Mailbox, ...] = ()  # envelope only: never in the message
+    bcc: tuple[Mailbox, ...] = ()  # only in the envelope, never in the message
     reply_to: tuple[Mailbox, ...] = ()
     html: str | None = attrs.field(default=None, repr=False)
     text: str | None = attrs.field(default=None, repr=False)
@@ -82,14 +82,14 @@ class Draft:
 
 
 def compose(draft: Draft) -> bytes:
-    """The message. ASCII, but for addresses that need SMTPUTF8. ComposeError when the draft cannot be written."""
+    """Composes the message, in ASCII except for addresses that need SMTPUTF8. Raises ComposeError."""
     head = _header(draft)
     pieces = _body(draft)
     return b"".join([head, *pieces, b"\r\n"])
 
 
 def rfc5322_date(when: datetime) -> str:
-    """5322 §3.3, in the zone that `when` has."""
+    """Formats a date (5322 §3.3) in its own time zone."""
     zone = "+0000" if when.tzinfo is UTC else _zone(when)
     day = f"{_DAYS[when.weekday()]}, {when.day:02} {_MONTHS[when.month - 1]} {when.year:04}"
     return f"{day} {when.hour:02}:{when.minute:02}:{when.second:02} {zone}"
@@ -109,9 +109,9 @@ def _zone(when: datetime) -> str:
 
 def _header(draft: Draft) -> bytes:
     if not _MESSAGE_ID.fullmatch(draft.message_id):
-        raise ComposeError("message_id", "The message id must be of the form <left@right>.")
+        raise ComposeError("message_id", "The message ID must have the form <left@right>.")
     if len(draft.subject) + sum(len(name) + len(value) for name, value in draft.headers.items()) > header.BLOCK_LIMIT:
-        raise ComposeError("headers", _TOO_LARGE)  # before any work is done on it
+        raise ComposeError("headers", _TOO_LARGE)  # before doing any work
     fields = [header.mailboxes("From", (draft.sender,))]
     for name, boxes in (("To", draft.to), ("Cc", draft.cc), ("Reply-To", draft.reply_to)):
         if boxes:
@@ -150,9 +150,9 @@ def _custom(draft: Draft) -> list[str]:
 
 
 def _body(draft: Draft) -> list[bytes]:
-    """The entity (its fields, the empty line, its content) in pieces; a CRLF belongs after it."""
-    if len(draft.attachments) > ATTACHMENTS_MOST:
-        raise ComposeError("attachments", f"An email may have at most {ATTACHMENTS_MOST} attachments.")
+    """The body entity in pieces: its fields, an empty line, its content. The caller adds the final CRLF."""
+    if len(draft.attachments) > ATTACHMENTS_MAX:
+        raise ComposeError("attachments", f"An email can have at most {ATTACHMENTS_MAX} attachments.")
     inline = [a for a in draft.attachments if a.content_id is not None and draft.html]
     attached = [a for a in draft.attachments if a.content_id is None or not draft.html]
     seed = blake2b(draft.message_id.encode(), digest_size=9).hexdigest()
@@ -172,7 +172,7 @@ def _body(draft: Draft) -> list[bytes]:
 
 
 def _multipart(kind: str, seed: str, parts: list[list[bytes]]) -> list[bytes]:
-    # "=_" appears in no encoded content (2045 §6.7), so no content can contain a boundary
+    # No encoded content contains "=_" (2045 §6.7), so none can contain a boundary.
     boundary = f"=_{kind[0]}{seed}"
     related = 'type="text/html";\r\n ' if kind == "related" else ""  # 2387 §3.1
     pieces = [f'Content-Type: multipart/{kind}; {related}boundary="{boundary}"\r\n'.encode()]
@@ -189,13 +189,13 @@ _TEXT_TYPES = {"text": "plain", "html": "html"}
 
 def _text(field: str, text: str) -> list[bytes]:
     if "\x00" in text:
-        raise ComposeError(field, f"The {field} must not have NUL characters.")
+        raise ComposeError(field, f"The {field} must not contain NUL characters.")
     try:
-        encoding, octets = transfer_encoding.encode_text(text)
+        encoding, encoded = transfer_encoding.encode_text(text)
     except UnicodeEncodeError:
-        raise ComposeError(field, f"The {field} has lone surrogates, which are no characters.") from None
+        raise ComposeError(field, f"The {field} contains lone surrogates, which are not characters.") from None
     fields = f"Content-Type: text/{_TEXT_TYPES[field]}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
-    return [fields.encode(), octets]
+    return [fields.encode(), encoded]
 
 
 def _inline(attachment: Attachment) -> list[bytes]:
@@ -204,10 +204,10 @@ def _inline(attachment: Attachment) -> list[bytes]:
 
 def _file(attachment: Attachment, disposition: str) -> list[bytes]:
     name = attachment.filename
-    if name is not None and len(name) > FILENAME_MOST:
-        raise ComposeError("attachments", f"A file name may have at most {FILENAME_MOST} characters.")
+    if name is not None and len(name) > FILENAME_MAX:
+        raise ComposeError("attachments", f"A file name can have at most {FILENAME_MAX} characters.")
     if name is not None and header.FORBIDDEN.search(name):
-        raise ComposeError("attachments", "A file name must not have line breaks, other control characters or lone surrogates.")
+        raise ComposeError("attachments", "A file name must not contain line breaks, other control characters or lone surrogates.")
     try:
         fields = [
             header.structured("Content-Type", *_content_type(attachment)),
@@ -222,11 +222,11 @@ def _file(attachment: Attachment, disposition: str) -> list[bytes]:
 
 
 def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
-    """The type and its parameters; `name` among them for readers that look there."""
+    """Returns the type and its parameters, including `name` for old clients."""
     name = attachment.filename
     given = attachment.content_type or _TYPES.get("." + (name or "").rpartition(".")[2].lower(), _ANY_FILE)
     if len(given) > 255 or not _CONTENT_TYPE.fullmatch(given):
-        raise ComposeError("attachments", "A content type must be of the form type/subtype.")
+        raise ComposeError("attachments", "A content type must have the form type/subtype.")
     kind, *rest = [part.strip() for part in given.rstrip("; ").split(";")] if '"' not in given else [given.rstrip("; ")]
     if kind.lower().startswith(("multipart/", "message/")):  # 2045 §6.4: these must not be base64
         return _ANY_FILE, []
@@ -238,5 +238,5 @@ def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
 def _content_id(given: str) -> str:
     bare = given.removeprefix("<").removesuffix(">")
     if not _CONTENT_ID.fullmatch(bare):
-        raise ComposeError("attachments", "A content id must have 1 to 127 printable ASCII characters without spaces.")
+        raise ComposeError("attachments", "A content ID must have 1 to 127 printable ASCII characters without spaces.")
     return bare

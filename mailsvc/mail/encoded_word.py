@@ -1,4 +1,4 @@
-"""Encoded words (RFC 2047): text beyond ASCII inside a header field."""
+"""Encoded words (RFC 2047): non-ASCII text in header fields."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import islice
 
 from mailsvc.mail import charset
 
-WORD_LIMIT = 66  # 2047 §2 allows 75; so many fit on one line of 76 after "Subject: "
-WORDS_MAX = 2000  # in one text; what comes after them stays as it is
+WORD_LIMIT = 66  # 2047 §2 allows 75; 66 fit on a line of 76 after "Subject: "
+WORDS_MAX = 2000  # that are decoded in one text; the rest is left as it is
 _OPENING, _CLOSING = len("=?utf-8?q?"), len("?=")
 _BYTES_IN_B = (WORD_LIMIT - _OPENING - _CLOSING) // 4 * 3
 _CHARS_IN_Q = WORD_LIMIT - _OPENING - _CLOSING
 
-# 2047 §5 (3): what may stand for itself in a phrase, the strictest place.
+# 2047 §5 (3): characters allowed unencoded in a phrase, the strictest context.
 _LITERAL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/")
 _Q = tuple(chr(octet) if octet in _LITERAL else "_" if octet == 0x20 else f"={octet:02X}" for octet in range(256))
 
@@ -22,17 +22,17 @@ _WORD = re.compile(r"=\?([^?\s]{1,64})\?([bBqQ])\?([^?\r\n]*)\?=")
 
 
 def encode(text: str) -> list[str]:
-    """`text` as encoded words that belong next to each other; no character is split between two of them."""
+    """Encodes text as consecutive encoded words. No character is split between two words."""
     octets = text.encode("utf-8")
     escapes = sum(octet not in _LITERAL and octet != 0x20 for octet in octets)
-    return _encode_b(octets) if escapes * 3 > len(octets) else _encode_q(text)  # mostly ASCII stays legible
+    return _encode_b(octets) if escapes * 3 > len(octets) else _encode_q(text)  # Q keeps mostly-ASCII text readable
 
 
 def _encode_b(octets: bytes) -> list[str]:
     words, start = [], 0
     while start < len(octets):
         end = min(start + _BYTES_IN_B, len(octets))
-        while end < len(octets) and octets[end] & 0xC0 == 0x80:  # inside a character
+        while end < len(octets) and octets[end] & 0xC0 == 0x80:  # don't cut a character
             end -= 1
         words.append(f"=?utf-8?b?{binascii.b2a_base64(octets[start:end], newline=False).decode('ascii')}?=")
         start = end
@@ -55,11 +55,11 @@ def _encode_q(text: str) -> list[str]:
 
 
 def decode(text: str) -> str:
-    """`text` with its encoded words read. What is no encoded word stays; space between two words goes (2047 §6.2)."""
+    """Decodes encoded words. Other text is kept; white space between two words is dropped (2047 §6.2)."""
     out: list[str] = []
     pending, pending_charset, end = bytearray(), "", 0
     for word in islice(_WORD.finditer(text), WORDS_MAX):
-        octets = _octets(word[2], word[3])
+        octets = _bytes(word[2], word[3])
         if octets is None:
             continue
         between, name = text[end : word.start()], word[1].partition("*")[0].lower()  # 2231 §5: "*language"
@@ -68,12 +68,12 @@ def decode(text: str) -> str:
             if between.strip(" \t\r\n") or not pending_charset:
                 out.append(between)
             pending, pending_charset = bytearray(), name
-        pending += octets  # some split a character between words
+        pending += octets  # some senders split characters between words
         end = word.end()
     return "".join([*out, charset.decode(bytes(pending), pending_charset), text[end:]])
 
 
-def _octets(encoding: str, encoded: str) -> bytes | None:
+def _bytes(encoding: str, encoded: str) -> bytes | None:
     try:
         octets = encoded.encode("ascii")
         if encoding in "qQ":

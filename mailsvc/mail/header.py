@@ -1,6 +1,6 @@
-"""Header fields (RFC 5322 §2.2, §3.6): writing them folded and in ASCII, checking custom ones, reading a block of them.
+"""Header fields (RFC 5322 §2.2, §3.6): writes them folded and in ASCII, checks custom ones, parses header blocks.
 
-RFC 2047 itself is in encodedword, RFC 2231 in parameters.
+RFC 2047: encoded_word. RFC 2231: parameters.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import attrs
 from mailsvc.mail import charset, encoded_word
 from mailsvc.mail.address import Mailbox
 
-LINE = 76  # 2047 §2 for lines with an encoded word; 5322 §2.1.1 asks for 78
+LINE = 76  # 2047 §2 for lines with an encoded word; 5322 §2.1.1 recommends 78
 LONGEST_LINE = 998  # 5322 §2.1.1
 NAME_LIMIT = 76
-BLOCK_LIMIT = 256 * 1024  # all fields of a message together
+BLOCK_LIMIT = 256 * 1024  # bytes of all fields of a message
 
 _NAME = re.compile(rf"[!-9;-~]{{1,{NAME_LIMIT}}}")  # 5322 §3.6.8 ftext
-FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # all control characters but the tab; 5322 §2.2, §4.1
+FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters except the tab; 5322 §2.2, §4.1
 _PRINTABLE = re.compile(r"[ -~]*")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _TOKEN = re.compile(r" *+[^ ]++| ++")
 
-# Fields that this service writes, or that only a mail system may write.
+# Fields that this service writes, or that only mail servers may add.
 _RESERVED = frozenset(
     {
         *("from", "sender", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version"),
@@ -35,14 +35,14 @@ _RESERVED_BEGINNINGS = ("arc-", "received", "resent-", "content-")
 
 
 class HeaderError(ValueError):
-    """A field that cannot be written or read; the text is a sentence for the caller."""
+    """An invalid field, with a message for the client."""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def fold(name: str, tokens: Iterable[str]) -> str:
-    """The field with a line break before every token that would make a line too long. Tokens begin with their space."""
+    """Writes a field, with a line break before each token that would make a line too long. Tokens include their leading space."""
     lines, line = [], name + ":"
     for token in tokens:
         if len(line) + len(token) > LINE:
@@ -52,12 +52,12 @@ def fold(name: str, tokens: Iterable[str]) -> str:
             line += token
     lines.append(line)
     if max(map(len, lines)) > LONGEST_LINE:
-        raise HeaderError(f"The header {name} has a word that does not fit on a line.")
+        raise HeaderError(f"The header {name} has a word that is too long for a line.")
     return "\r\n".join(lines) + "\r\n"
 
 
 def unstructured(name: str, value: str) -> str:
-    """A field of plain text such as Subject. What reads back is `value`, character by character."""
+    """Writes a field of plain text such as Subject. It decodes to exactly `value`."""
     if len(value) < LINE - 2 - len(name) and _needs_no_words(value):
         return f"{name}: {value}\r\n" if value else f"{name}:\r\n"
     _refuse_forbidden(name, value)
@@ -67,7 +67,7 @@ def unstructured(name: str, value: str) -> str:
 
 
 def custom(name: str, value: str) -> str:
-    """A field of the caller's. ASCII stays as given, since the field may be structured; other words are encoded."""
+    """Writes a field that the client gave. ASCII is kept as it is, because the field may be structured; other words are encoded."""
     value = value.replace("\t", " ").strip(" ")
     if _PRINTABLE.fullmatch(value):
         return fold(name, _TOKEN.findall(" " + value))
@@ -85,7 +85,7 @@ def _refuse_forbidden(name: str, value: str) -> None:
 
 
 def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[str]:
-    """The words of `value`, neighbouring ones that need it merged and written as encoded words."""
+    """Splits `value` into words. Consecutive words that need encoding are merged into encoded words."""
     tokens: list[tuple[bool, str]] = []
     for token in _TOKEN.findall(" " + value):
         plain = _PRINTABLE.fullmatch(token) and len(token) <= longest and (encoded_stays or "=?" not in token)
@@ -100,7 +100,7 @@ def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[
 
 
 def phrase(name: str) -> list[str]:
-    """A display name as tokens of a 5322 §3.2.5 phrase, without leading spaces."""
+    """Writes a display name as tokens of a phrase (5322 §3.2.5), without leading spaces."""
     if len(name) <= 60 and _needs_no_words(name):
         if _ATOMS.fullmatch(name):
             return name.split(" ")
@@ -110,7 +110,7 @@ def phrase(name: str) -> list[str]:
 
 
 def mailboxes(name: str, boxes: Sequence[Mailbox]) -> str:
-    """An address field. Only a local part beyond ASCII is written as it is, for SMTPUTF8 (6532 §3.2)."""
+    """Writes an address field. Only non-ASCII local parts are not encoded; they need SMTPUTF8 (6532 §3.2)."""
     if len(boxes) == 1 and not boxes[0].name:
         return fold(name, (" " + boxes[0].address,))
     tokens: list[str] = []
@@ -125,7 +125,7 @@ def mailboxes(name: str, boxes: Sequence[Mailbox]) -> str:
 
 
 def structured(name: str, value: str, parameters: Sequence[str] = ()) -> str:
-    """A MIME field with its parameters as `parameters.encode` gives them."""
+    """Writes a MIME field with parameters from `parameters.encode`."""
     parts = [value, *parameters]
     return fold(name, [f" {part};" for part in parts[:-1]] + [f" {parts[-1]}"])
 
@@ -134,7 +134,7 @@ def structured(name: str, value: str, parameters: Sequence[str] = ()) -> str:
 
 
 def check_custom(headers: Mapping[str, str]) -> None:
-    """Raise HeaderError unless all of these may be added to a message."""
+    """Raises HeaderError unless all of these can be added to a message."""
     seen: set[str] = set()
     for name, value in headers.items():
         lower = name.lower()
@@ -151,12 +151,12 @@ def check_custom(headers: Mapping[str, str]) -> None:
 
 
 def _check_one_click(headers: Mapping[str, str]) -> None:
-    """8058 §3.1: the one value there is, next to a List-Unsubscribe with exactly one HTTPS URI."""
+    """8058 §3.1: requires the only valid value, and a List-Unsubscribe with exactly one HTTPS URI."""
     if headers["list-unsubscribe-post"].strip() != "List-Unsubscribe=One-Click":
         raise HeaderError("The header List-Unsubscribe-Post must be List-Unsubscribe=One-Click.")
     uris = re.findall(r"<\s*(https?):", headers.get("list-unsubscribe", ""), re.IGNORECASE)
     if [uri.lower() for uri in uris] != ["https"]:
-        raise HeaderError("The header List-Unsubscribe-Post needs a List-Unsubscribe with one https address in angle brackets.")
+        raise HeaderError("The header List-Unsubscribe-Post needs a List-Unsubscribe header with one https URL in angle brackets.")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -165,23 +165,23 @@ def _check_one_click(headers: Mapping[str, str]) -> None:
 @attrs.frozen
 class Field:
     name: str
-    raw: bytes  # what follows the colon, folding kept, without the last CRLF
+    raw: bytes  # the text after the colon, still folded, without the final CRLF
 
     @property
     def value(self) -> str:
-        """For people: unfolded, encoded words read, white space around it gone."""
+        """The value for people: unfolded, decoded and stripped."""
         text = charset.guess(self.raw).replace("\r\n", "").strip(" \t")
         return encoded_word.decode(text) if "=?" in text else text
 
 
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _FIELD = re.compile(rb"([!-9;-~]++)[ \t]*+:(.*+)", re.DOTALL)
-# Looked for at the beginnings of lines alone: so a block of anything else is still read in linear time.
+# Matches only at the start of lines, so that any input is parsed in linear time.
 _WHOLE_FIELDS = re.compile(rb"^(([!-9;-~]++)[ \t]*+:([^\r\n]*+(?:\r\n[ \t][^\r\n]*+)*+)\r\n)", re.MULTILINE)
 
 
 def split_message(message: bytes) -> tuple[bytes, int]:
-    """The header block with the CRLF of its last field, and where the body begins."""
+    """Returns the header block, including the CRLF of its last field, and the position of the body."""
     if message.startswith(b"\r\n"):
         return b"", 2
     end = message.find(b"\r\n\r\n")
@@ -191,20 +191,20 @@ def split_message(message: bytes) -> tuple[bytes, int]:
 
 
 def split_fields(block: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    """The fields of a header block, in order: each as it stands there with its CRLF, its name, and what `Field.raw` is.
+    """Splits a header block into fields: each as it is with its CRLF, its name, and `Field.raw`.
 
-    HeaderError when a line is none.
+    Raises HeaderError for a line that is not a field.
     """
     if not block.endswith(b"\r\n") and block:
         block += b"\r\n"
     fields = _WHOLE_FIELDS.findall(block)
     if sum([len(field[0]) for field in fields]) != len(block):
-        raise HeaderError("The header has a line that is no field.")
+        raise HeaderError("The header has a line that is not a field.")
     return fields
 
 
 def parse_fields(block: bytes, strict: bool = True) -> list[Field]:
-    """The fields of a header block, in order. Without `strict`, lines that are no field are passed over."""
+    """Parses the fields of a header block. Without `strict`, lines that are not fields are skipped."""
     if strict:
         return [Field(name.decode("ascii"), raw) for _, name, raw in split_fields(block)]
     found = [_FIELD.fullmatch(line) for line in _FIELD_END.split(block.removesuffix(b"\r\n"))]

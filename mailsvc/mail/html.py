@@ -1,6 +1,6 @@
-"""What an email's html has in it: links, images, the names of its elements and its text. Reads anything, fails at nothing.
+"""Extracts links, images, element names and text from an email's HTML, for insights. Never fails.
 
-lxml parses, as it does for `plain`; what it finds is noted as it comes, in one pass and without a tree.
+lxml parses the HTML in one pass, without building a tree.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Mapping
 import attrs
 from lxml import etree
 
-MOST = 2_000_000  # characters that are looked at
-MOST_LINKS = 5000  # links, and images, that are
+MAX_LENGTH = 2_000_000  # characters that are parsed
+MAX_LINKS = 5000  # of links, and of images
 SMALL = 9  # pixels
-PALE = 1.5  # of contrast, 1 being none
+LOW_CONTRAST = 1.5  # a contrast ratio; 1 is none
 
-_DEEPEST = 256  # elements within each other
-_PIECE = 16 * 1024  # octets that the parser is given at once
+_MAX_DEPTH = 256  # nested elements
+_SLICE = 16 * 1024  # bytes parsed at once
 _CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
 _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")  # not allowed in HTML
 _HTML = re.compile(r"<html[\s/>]", re.IGNORECASE)
 _INLINE = frozenset("a abbr b bdi bdo big cite code em font i img ins kbd mark q s small span strong sub sup u wbr".split())
 _HEX = re.compile(r"#([0-9a-f]{3}|[0-9a-f]{6})", re.IGNORECASE)
-_SHAPELESS = "\u00ad\u034f\u200b-\u200f\u2060\ufeff"  # characters that nobody sees
-_UNSEEN = re.compile(f"[{_SHAPELESS}]")
-_PADDING = re.compile(rf"[\s{_SHAPELESS}]{{4,}}")  # what keeps other text out of a preview
+_INVISIBLE = "\u00ad\u034f\u200b-\u200f\u2060\ufeff"  # invisible characters
+_INVISIBLE_CHARACTER = re.compile(f"[{_INVISIBLE}]")
+_PADDING = re.compile(rf"[\s{_INVISIBLE}]{{4,}}")  # keeps other text out of a preview
 _NAMED = {"white": "#fff", "black": "#000"}
 
 
@@ -37,7 +37,7 @@ class Link:
 
 @attrs.frozen
 class Image:
-    """`alt` None: there is none. `tiny`: of a pixel or two, as trackers are. `area`: in pixels, 0 where it does not say both sides."""
+    """`alt`: None if missing. `tiny`: one or two pixels, like a tracker. `area`: in pixels, 0 unless both sides are given."""
 
     source: str
     alt: str | None
@@ -47,8 +47,8 @@ class Image:
 
 @attrs.frozen
 class Page:
-    """`metas` are the names of the head's; `hidden` counts characters of text that nobody sees, `preview` is such text before all
-    other; `small`: a font below 9 pixels; `pale`: a colour that is almost its background's.
+    """What was found. `metas`: names of meta elements. `hidden`: number of hidden characters. `preview`: hidden text before all other
+    text. `small`: there is a font below 9 pixels. `pale`: there is text in almost the color of its background.
     """
 
     links: tuple[Link, ...]
@@ -65,18 +65,18 @@ class Page:
 
 
 def read(html: str) -> Page:
-    html = html[:MOST]
+    html = html[:MAX_LENGTH]
     reader = _Reader()
     octets = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
     parser = etree.HTMLParser(target=reader, encoding="utf-8")
     try:
-        for at in range(0, len(octets), _PIECE):
-            parser.feed(octets[at : at + _PIECE])
+        for at in range(0, len(octets), _SLICE):
+            parser.feed(octets[at : at + _SLICE])
         parser.close()
-    except (etree.LxmlError, ValueError):  # too deep, or nothing in it: what was found until then counts
+    except (etree.LxmlError, ValueError):  # too deep, or empty: keep what was found
         pass
     links = tuple(Link(url, " ".join("".join(texts).split())) for url, texts in reader.links)
-    elements = reader.elements if _HTML.search(html) else reader.elements - {"html"}  # the parser adds one where there is none
+    elements = reader.elements if _HTML.search(html) else reader.elements - {"html"}  # the parser adds a missing one
     return Page(
         links, tuple(reader.images), frozenset(elements), " ".join("".join(reader.texts).split()), reader.lang,
         "".join(reader.title).strip(), frozenset(reader.metas), reader.hidden, reader.small, reader.pale,
@@ -85,7 +85,7 @@ def read(html: str) -> Page:
 
 
 class _Reader:
-    """What the parser tells its finds to. It ends every element that it begins, those without content and unclosed ones too."""
+    """The target of the parser, which reports an end for every element, even for empty and unclosed ones."""
 
     def __init__(self) -> None:
         self.links: list[tuple[str, list[str]]] = []
@@ -100,13 +100,13 @@ class _Reader:
         self.small = self.pale = False
         self._depth = 0
         self._link: list[str] | None = None
-        self._unseen = 0  # how deep in an element that is hidden
-        self._silent = ""  # the element whose content is not text
-        self._first = True  # as long as there was no text that people see
+        self._unseen = 0  # depth inside a hidden element
+        self._silent = ""  # the open element whose content is not text
+        self._first = True  # until the first visible text
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise ValueError("too deep")
         self.elements.add(tag)
         self._apart(tag)
@@ -118,9 +118,9 @@ class _Reader:
             self.pale = self.pale or _pale(style)
         if tag == "a" and attributes.get("href"):
             self._link = []
-            if len(self.links) < MOST_LINKS:
+            if len(self.links) < MAX_LINKS:
                 self.links.append((attributes["href"], self._link))
-        elif tag == "img" and len(self.images) < MOST_LINKS:
+        elif tag == "img" and len(self.images) < MAX_LINKS:
             self.images.append(_image(attributes, style))
         elif tag == "html":
             self.lang = attributes.get("lang", "")
@@ -130,7 +130,7 @@ class _Reader:
             self._silent = tag
 
     def _apart(self, tag: str) -> None:
-        """Words in two blocks are two words."""
+        """Separates the words of two blocks."""
         if tag not in _INLINE:
             self.texts.append(" ")
             if self._first:
@@ -152,7 +152,7 @@ class _Reader:
         if self._silent:
             return
         if self._unseen:
-            seen = len("".join(_UNSEEN.sub("", data).split()))
+            seen = len("".join(_INVISIBLE_CHARACTER.sub("", data).split()))
             self.hidden += seen
             if seen and self._first:
                 self.preview.append(data)
@@ -163,10 +163,10 @@ class _Reader:
             self._link.append(data)
 
     def comment(self, _text: str) -> None:
-        """Nobody sees a comment."""
+        """Comments are ignored."""
 
     def close(self) -> None:
-        """All is told already."""
+        """Required by the parser."""
 
 
 def _image(attributes: Mapping[str, str], style: Mapping[str, str]) -> Image:
@@ -186,21 +186,21 @@ def _hides(style: Mapping[str, str]) -> bool:
 
 
 def _pixels(size: str) -> float:
-    """-1 for what is no size in pixels or points."""
+    """Returns a size in pixels, or -1 if it is not in pixels or points."""
     found = re.fullmatch(r"(\d{1,4}(?:\.\d+)?)(px|pt|)", size)
     return -1 if found is None else float(found[1]) * (4 / 3 if found[2] == "pt" else 1)
 
 
 def _pale(style: Mapping[str, str]) -> bool:
-    front, back = _light(style.get("color", "")), _light(style.get("background-color", style.get("background", "")))
+    front, back = _luminance(style.get("color", "")), _luminance(style.get("background-color", style.get("background", "")))
     if front is None or back is None:
         return False
-    return (max(front, back) + 0.05) / (min(front, back) + 0.05) < PALE
+    return (max(front, back) + 0.05) / (min(front, back) + 0.05) < LOW_CONTRAST
 
 
-def _light(colour: str) -> float | None:
-    """How light it is, from 0 to 1, as contrast is reckoned on the web."""
-    found = _HEX.fullmatch(_NAMED.get(colour, colour))
+def _luminance(color: str) -> float | None:
+    """Returns the relative luminance of a color, from 0 to 1 (WCAG)."""
+    found = _HEX.fullmatch(_NAMED.get(color, color))
     if found is None:
         return None
     digits = found[1] if len(found[1]) == 6 else "".join(2 * digit for digit in found[1])

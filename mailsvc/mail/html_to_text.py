@@ -1,6 +1,6 @@
-"""Plain text out of html: what a reader without html sees. Links as `text (url)`, lists, tables line by line; no styles or scripts.
+"""Converts HTML to plain text. Links become `text (url)`, table rows become lines; styles and scripts are dropped.
 
-lxml parses; what it finds is written down as it comes, in one pass and without a tree.
+lxml parses the HTML in one pass, without building a tree.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from html import unescape
 from lxml import etree
 
 _SHOWN = re.compile(r"(?:https?|mailto|tel):", re.IGNORECASE)
-_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\ufffe\uffff\ud800-\udfff]")  # not allowed in HTML, or a soft hyphen
-_CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])  # the unreadable ones of ASCII
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\ufffe\uffff\ud800-\udfff]")  # not allowed in HTML, or soft hyphens
+_CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])  # those of _UNREADABLE in ASCII
 _SPACE = re.compile(r"[ \t\n\r]+")
-_SURPLUS = re.compile(r"[\t\n\r][ \t\n\r]*+| [ \t\n\r]++")  # the same but for single spaces, which stay as they are
+_SURPLUS = re.compile(r"[\t\n\r][ \t\n\r]*+| [ \t\n\r]++")  # the same except single spaces
 _TAG = re.compile(r"<[^<>]*>")
 _NONE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 _UNSEEN = frozenset({"head", "title", "script", "style", "template", "iframe", "object", "svg", "math", "audio", "video", "datalist"})
-_LINE, _PARAGRAPH = 1, 2  # line ends around a block
+_LINE, _PARAGRAPH = 1, 2  # line breaks around a block
 _GAPS = dict.fromkeys(
     "address article aside body caption center dd details div dt fieldset figcaption figure footer form header html legend li "
     "main nav option section summary tr".split(),
@@ -30,15 +30,15 @@ _GAPS = dict.fromkeys(
 ) | dict.fromkeys("blockquote dl h1 h2 h3 h4 h5 h6 hr p pre table".split(), _PARAGRAPH)
 _RULE = "-" * 20
 _BULLET = "  * "
-_INDENTED = 8  # levels; what lies deeper stands where they stand
-_DEEPEST = 256  # elements within each other, and
-LONGEST = 1 << 20  # characters of HTML, inline images not counted: no reader has use for the text of more
-_IMAGES = 1000  # inline images that are left out
-_PIECE = 16 * 1024  # octets after which we look whether there are more: an end tag costs the parser a look at each of them
+_MAX_INDENT = 8  # levels; deeper ones are not indented further
+_MAX_DEPTH = 256  # nested elements: an end tag takes time for each of them
+LONGEST = 1 << 20  # characters of HTML, inline images not counted: nobody reads the text of more
+_MAX_IMAGES = 1000  # inline images that are left out
+_SLICE = 16 * 1024  # bytes after which these limits are checked
 
 
 def text_of(html: str) -> str:
-    """The text of `html`, without empty lines around it and with at most one between paragraphs; "" if it is longer than LONGEST."""
+    """Returns the text, with at most one empty line between paragraphs and none around it; "" if `html` is longer than LONGEST."""
     if len(html) > LONGEST:
         html = _without_inline_data(html)
     if len(html) > LONGEST:
@@ -48,7 +48,7 @@ def text_of(html: str) -> str:
         return ""
     try:
         text = _parsed(octets)
-    except (etree.LxmlError, ValueError):  # too deep or too long for a parser that knows its limits
+    except (etree.LxmlError, ValueError):  # too deep or too long for the parser
         text = unescape(_TAG.sub(" ", octets.decode()))
     lines = "\n".join([line.rstrip() for line in text.replace("\xa0", " ").splitlines()])
     return _EMPTY_LINES.sub("\n\n", lines).strip("\n")
@@ -57,7 +57,7 @@ def text_of(html: str) -> str:
 def _without_inline_data(html: str) -> str:
     """Without what `data:` URIs in quotes contain, up to the first one that has no closing quote."""
     parts, copied, at = [], 0, 0
-    for _ in range(_IMAGES):
+    for _ in range(_MAX_IMAGES):
         start = html.find("data:", at) + len("data:")
         if start < len("data:"):
             break
@@ -73,39 +73,42 @@ def _without_inline_data(html: str) -> str:
 
 def _parsed(octets: bytes) -> str:
     parser = _idle.__dict__.pop("parser", None) or etree.HTMLParser(target=_Page(), encoding="utf-8")
-    for at in range(0, len(octets), _PIECE):
-        parser.feed(octets[at : at + _PIECE])
+    for at in range(0, len(octets), _SLICE):
+        parser.feed(octets[at : at + _SLICE])
     text: str = parser.close()
-    _idle.parser = parser  # one that failed is not used again
+    _idle.parser = parser  # a parser that failed is not reused
     return text
 
 
-_idle = threading.local()  # to make a parser takes longer than to read a short page
+_idle = threading.local()  # creating a parser takes longer than parsing a short page
 
 
 class _Page:
-    """What the parser tells its finds to. Text is written at once; what separates it from the text before is kept until then."""
+    """The target of the parser. Writes text at once; separators are kept until the next text."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         self.out: list[str] = []
-        self.gap = _LINE  # line ends before the next text
-        self.space = ""  # or what separates it on its line
+        self.gap = _LINE  # line breaks before the next text
+        self.space = ""  # otherwise, the space before it
         self.depth = 0
         self.indent = ""
-        self.indents: list[str] = []  # those of the levels around
-        self.marker = ("", 0)  # what begins the next text in a list, and where it stands
-        self.lists: list[int | None] = []  # the next number, None where there are bullets
-        self.hidden = 0  # how deep in something that is not shown
+        self.indents: list[str] = []  # of the enclosing levels
+        self.marker = ("", 0)  # the list marker before the next text, and its column
+        self.lists: list[int | None] = []  # the next number; None for bullets
+        self.hidden = 0  # depth inside a hidden element
         self.pre = 0
-        self.link = ("", 0)  # where it leads, and where its text begins
+        self.link = ("", 0)  # its URL, and where its text begins
         self.image = False
+<<<<<<< HEAD
+=======
+>>>>>>> 6c795c7 (Commands, doctor, metrics, formats and network speak plain English; large text is encoded in slices)
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
-        if self.depth > _DEEPEST:
+        if self.depth > _MAX_DEPTH:
             raise ValueError("too deep")
         if self.hidden or tag in _UNSEEN or (attributes and _is_hidden(attributes)):
             self.hidden += 1
@@ -141,12 +144,16 @@ class _Page:
         if text[0] == " ":
             self.space = self.space or " "
             text = text[1:]
-        if text and not (self.gap and text.isspace()):  # at the start of a line, even the spaces that do not break are dropped
+        if text and not (self.gap and text.isspace()):  # at the start of a line, even non-breaking spaces are dropped
             self._write(text.removesuffix(" "))
             self.space = " " if text[-1] == " " else ""
 
     def comment(self, _text: str) -> None:
+<<<<<<< HEAD
         """Comments are not shown."""
+=======
+        """Comments are ignored."""
+>>>>>>> 6c795c7 (Commands, doctor, metrics, formats and network speak plain English; large text is encoded in slices)
 
     def close(self) -> str:
         text = "".join(self.out)
@@ -200,7 +207,7 @@ class _Page:
 
     def push(self, indent: str) -> None:
         self.indents.append(self.indent)
-        if len(self.indents) <= _INDENTED:
+        if len(self.indents) <= _MAX_INDENT:
             self.indent += indent
 
     def pop(self) -> None:

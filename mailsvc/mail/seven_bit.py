@@ -1,7 +1,7 @@
-"""An 8-bit message in 7 bits (RFC 6152 §3, 2045 §6), for servers that take no other. Signatures over it have to be made anew.
+"""Converts an 8-bit message to 7 bits (RFC 6152 §3, 2045 §6), for servers without 8BITMIME. It must be signed again afterwards.
 
-Only entities with octets above 127 are encoded; everything else stays as it is. The message is read once from its beginning to its
-end, however deep its parts are, and written in pieces, so that a thread that converts 40 MB lets others run.
+Only entities with bytes above 127 are encoded. The message is parsed once, however deeply its parts are nested, and written in slices,
+so that other threads can run while 40 MB are converted.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from mailsvc.mail import charset, header, transfer_encoding
 from mailsvc.mail.structure import common_beginning
 
 _DEPTH = 60
-_LONG = 10_000  # octets of a field that are looked at word by word
-_HEADERS = 8 * 1024 * 1024  # octets of all headers together; parts after them are not read, and their octets above 127 become `?`
-_WORDS = 512 * 1024  # octets of fields beyond ASCII that are written as encoded words
-_PARTS = 10_000  # delimiter lines that are read; what comes after them belongs to the last part
-_PIECE = 64 * 1024
+_LONG = 10_000  # bytes of a field that is encoded word by word
+_HEADERS = 8 * 1024 * 1024  # bytes of all headers; in parts after that, bytes above 127 become `?`
+_WORDS = 512 * 1024  # bytes of non-ASCII fields that are written as encoded words
+_PARTS = 10_000  # delimiter lines that are parsed; the rest belongs to the last part
+_SLICE = 64 * 1024
 _WINDOW = 1024 * 1024
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)("?)')
 _BOUNDARY = re.compile(rb'\bboundary\s*+=\s*+(?:"([^"\r\n]{1,998})"|([^\s;"]{1,998}+))', re.IGNORECASE)
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _ENCODINGS = frozenset({b"quoted-printable", b"base64"})
-_BLIND = bytes(octet if octet < 128 else ord("?") for octet in range(256))
+_TO_ASCII = bytes(octet if octet < 128 else ord("?") for octet in range(256))
 
 
 def convert(message: bytes) -> bytes:
-    """The same message in ASCII, with CRLF line ends as it came."""
+    """Returns the message in ASCII, with the same line ends."""
     if message.isascii():
         return message
     whole = _Reader(message).read()
     converted = b"".join(_Writer(message).entity(whole))
-    if b"mime-version:" not in whole.block(message).lower():  # it had no MIME before its body needed an encoding
+    if b"mime-version:" not in whole.block(message).lower():  # the message was not MIME until now
         converted = b"MIME-Version: 1.0\r\n" + converted
     return converted
 
@@ -44,7 +44,7 @@ def convert(message: bytes) -> bytes:
 
 @attrs.define(eq=False)
 class _Entity:
-    """A message or one of its parts, by its places in the text. `inner`: what a multipart or a message is made of, in order."""
+    """A message or part, as positions in the text. `inner`: what a multipart or message contains, in order."""
 
     start: int
     body: int = 0
@@ -56,19 +56,19 @@ class _Entity:
     ascii_body: bool = True
 
     def block(self, message: bytes) -> bytes:
-        """The header with the CRLF of its last field."""
+        """The header, including the CRLF of its last field."""
         return message[self.start : self.body - 2 if self.body <= self.end else self.end]
 
 
 class _Reader:
-    """Finds the parts. A delimiter belongs to the outermost multipart that has its boundary."""
+    """Finds the parts. A delimiter belongs to the outermost multipart with its boundary."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
-        self._open: list[_Entity] = []  # multiparts, messages, and at the end the entity that is being read
+        self._open: list[_Entity] = []  # multiparts, messages, and last the current entity
         self._known: dict[bytes, tuple[int, bool]] = {}
-        self._blank = -1  # the next end of a header, once it was looked for
-        self._begin = b"\r\n--"  # what all delimiter lines begin with: what is longer is found faster
+        self._blank = -1  # the next end of a header, once searched for
+        self._begin = b"\r\n--"  # the common beginning of all delimiter lines: longer ones are found faster
         self._room, self._parts = _HEADERS, 0
 
     def read(self) -> _Entity:
@@ -81,7 +81,7 @@ class _Reader:
         return whole
 
     def _line(self, at: int) -> tuple[tuple[int, bool] | None, int]:
-        """Of which multipart the delimiter line at `at` is, whether it is its last, and where the line ends."""
+        """Returns which multipart the delimiter line at `at` belongs to, whether it is the last one, and where the line ends."""
         longest = at + 1100
         end = self._message.find(b"\r\n", at + 2, longest)
         if end < 0:
@@ -89,7 +89,7 @@ class _Reader:
         return self._known.get(self._message[at + 4 : end].rstrip(b" \t")), end
 
     def _enter(self, entity: _Entity) -> int:
-        """Begin to read an entity; where the search for delimiters goes on."""
+        """Starts an entity. Returns where the search for delimiters continues."""
         self._open.append(entity)
         entity.body, delimiter = self._header_end(entity.start)
         if delimiter is not None:
@@ -113,7 +113,7 @@ class _Reader:
         return entity.body - 2
 
     def _header_end(self, start: int) -> tuple[int, int | None]:
-        """Where the body begins; and the delimiter, if one comes before that."""
+        """Returns where the body begins, and the delimiter if one comes first."""
         message = self._message
         if message.startswith(b"\r\n", start):
             return start + 2, None
@@ -135,7 +135,7 @@ class _Reader:
         inner, last = self._open[level].inner, self._open[level].inner[-1]
         if isinstance(last, tuple) and last[1] < 0:
             inner[-1] = last[0], at
-            at = max(at, last[0])  # the line end before the first one may be that of the header
+            at = max(at, last[0])  # the line end before the first delimiter may be that of the header
         inner.append((at, end))
         if closing or not self._message.startswith(b"\r\n", end) or self._line(end)[0] is not None:
             inner.append((end, -1))
@@ -145,7 +145,7 @@ class _Reader:
         return self._enter(part)
 
     def _close(self, level: int, end: int) -> None:
-        """What is open at this level and below ends here."""
+        """Ends all entities from this level on."""
         while len(self._open) > level:
             entity = self._open.pop()
             entity.end = max(end, entity.start)
@@ -180,8 +180,8 @@ class _Writer:
             return
         block = entity.block(self._message)
         if entity.unread:
-            yield block.translate(_BLIND) + b"\r\n"
-            yield from self._blind(entity.body, entity.end)
+            yield block.translate(_TO_ASCII) + b"\r\n"
+            yield from self._to_ascii(entity.body, entity.end)
             return
         lines = [self._line(line) for line in _lines(block)]
         if entity.ascii_body:
@@ -190,14 +190,14 @@ class _Writer:
         elif entity.inner:
             yield _joined(_encoded_as(lines, b"7bit"))
             for inner in entity.inner:
-                yield from self.entity(inner) if isinstance(inner, _Entity) else self._blind(*inner)
+                yield from self.entity(inner) if isinstance(inner, _Entity) else self._to_ascii(*inner)
         else:
             yield from self._leaf(lines, entity)
 
     def _leaf(self, lines: list[bytes], entity: _Entity) -> Iterator[bytes]:
         if (_value(lines, b"content-transfer-encoding") or b"").strip().lower() in _ENCODINGS:
-            yield _joined(lines)  # encoded octets are ASCII; what else is among them has no meaning
-            yield from self._blind(entity.body, entity.end)
+            yield _joined(lines)  # encoded content is ASCII; other bytes have no meaning
+            yield from self._to_ascii(entity.body, entity.end)
             return
         body = self._message[entity.body : entity.end]
         kind = _value(lines, b"content-type")
@@ -211,31 +211,31 @@ class _Writer:
             yield transfer_encoding.encode_base64(body) + (b"\r\n" if body.endswith(b"\r\n") else b"")
 
     def _as_is(self, start: int, end: int) -> Iterator[bytes]:
-        for at in range(start, end, _PIECE):
-            yield self._message[at : min(at + _PIECE, end)]
+        for at in range(start, end, _SLICE):
+            yield self._message[at : min(at + _SLICE, end)]
 
-    def _blind(self, start: int, end: int) -> Iterator[bytes]:
-        """What is nobody's to read: preambles, delimiters, epilogues."""
+    def _to_ascii(self, start: int, end: int) -> Iterator[bytes]:
+        """Writes preambles, delimiters and epilogues, which need no encoding."""
         for piece in self._as_is(start, end):
-            yield piece.translate(_BLIND)
+            yield piece.translate(_TO_ASCII)
 
     def _line(self, line: bytes) -> bytes:
-        """A field; words beyond ASCII as encoded words (2047)."""
+        """Writes a field, with non-ASCII text as encoded words (2047)."""
         if line.isascii():
             return line
         self._room -= len(line)
         fields = header.parse_fields(line, strict=False)
         if not fields or len(line) > _LONG or self._room < 0:
-            return line.translate(_BLIND)
+            return line.translate(_TO_ASCII)
         text = charset.guess(fields[0].raw).replace("\r\n", "")
         try:
             return header.custom(fields[0].name, _QUOTED.sub(_bare, text).strip(" \t")).removesuffix("\r\n").encode("ascii", "replace")
         except header.HeaderError:
-            return line.translate(_BLIND)
+            return line.translate(_TO_ASCII)
 
 
 def _find(message: bytes, sub: bytes, start: int) -> int:
-    """In windows, so that other threads get their turn."""
+    """Searches in windows, so that other threads can run."""
     for at in range(start, len(message), _WINDOW):
         found = message.find(sub, at, at + _WINDOW + len(sub) - 1)
         if found >= 0:
@@ -253,7 +253,7 @@ def _with_lf(text: bytes) -> Iterator[bytes]:
 
 
 def _bare(found: re.Match[str]) -> str:
-    """A quoted string beyond ASCII without its quotation marks, which an encoded word cannot have around it."""
+    """Removes the quotes of a non-ASCII string, because an encoded word cannot be quoted."""
     if not found[2] or found[1].isascii():
         return found[0]
     return re.sub(r"\\(.)", r"\1", found[1])
@@ -276,7 +276,7 @@ def _value(lines: list[bytes], name: bytes) -> bytes | None:
 
 
 def _encoded_as(lines: list[bytes], encoding: bytes) -> list[bytes]:
-    """The fields with another Content-Transfer-Encoding, in its place."""
+    """Replaces the Content-Transfer-Encoding."""
     field = b"Content-Transfer-Encoding: " + encoding
     kept = [field if line.partition(b":")[0].strip().lower() == b"content-transfer-encoding" else line for line in lines]
     return kept if field in kept else [*kept, field]

@@ -1,46 +1,77 @@
 """Content transfer encodings (RFC 2045 §6): text and files as lines of 7-bit ASCII.
 
-Whatever comes out has CRLF only, no line that begins with `From ` or is a lone dot, no white space at the end of a line, and
-nowhere the sequence `=_`: what contains it cannot be mistaken for content, which is how boundaries are chosen.
+The output has CRLF only, no line that begins with `From ` or is a lone dot, and no white space at the end of a line. It never contains
+`=_`, so a boundary that does cannot be mistaken for content.
+
+Everything works in slices of a few milliseconds: a single call over a large text would not let other threads run.
 """
 
 from __future__ import annotations
 
 import binascii
+from collections.abc import Iterator
 from struct import Struct
 
-_WRITTEN_AS_IS = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
-_LITERAL_IN_QP = _WRITTEN_AS_IS.replace(b"=", b"")
-_PLAIN_LINE = 900  # below the 998 of 5322 §2.1.1: hops add to lines
-_PIECE_OF_TEXT = 1 << 18
+_LITERAL_IN_7BIT = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
+_LITERAL_IN_QP = _LITERAL_IN_7BIT.replace(b"=", b"")
+_LONGEST_LINE = 900  # below the 998 of 5322 §2.1.1, because relays may add to lines
+_SLICE = 1 << 16  # bytes of text
 
 _LINES = 4096
 _LINE_OF_BASE64 = 76  # 2045 §6.8
-_SLICE = _LINES * 57
+_SLICE_OF_FILE = _LINES * 57
 _CUT = Struct(f"{_LINE_OF_BASE64}s" * _LINES)
 
 
 def encode_text(text: str) -> tuple[str, bytes]:
-    """The name of the encoding and the encoded text, in whichever of 7bit, quoted-printable and base64 is the smallest.
+    """Returns the name of the encoding and the encoded text. Uses the smallest of 7bit, quoted-printable and base64.
 
-    Every kind of line end is a line end. UnicodeEncodeError when the text has lone surrogates.
+    CRLF, LF and CR all end a line. Raises UnicodeEncodeError for lone surrogates.
     """
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    octets = text.encode("utf-8")
-    special = octets.translate(None, _LITERAL_IN_QP)
-    if not special.strip(b"=") and _is_safe(octets):
-        return "7bit", octets.replace(b"\n", b"\r\n")
-    if len(special) * 6 > len(octets):  # each costs two octets more in quoted-printable; base64 costs a third of all
-        return "base64", encode_base64(octets.replace(b"\n", b"\r\n"))
+    octets = _with_lf(text.encode("utf-8"))
+    special, plain = 0, True
+    for lines in _slices(octets):
+        escaped = lines.translate(None, _LITERAL_IN_QP)
+        special += len(escaped)
+        plain = plain and not escaped.strip(b"=") and _is_safe(lines)
+    if plain:
+        return "7bit", _with_crlf(octets)
+    if special * 6 > len(octets):  # quoted-printable adds two bytes for each, base64 a third of everything
+        return "base64", encode_base64(_with_crlf(octets))
     return "quoted-printable", quoted_printable(octets)
 
 
+def _slices(octets: bytes) -> Iterator[bytes]:
+    """Slices of whole lines. A line that is longer than a slice is cut."""
+    start = 0
+    while len(octets) - start > _SLICE:
+        end = octets.rfind(b"\n", start, start + _SLICE) + 1 or start + _SLICE
+        yield octets[start:end]
+        start = end
+    yield octets[start:] if start else octets
+
+
+def _with_lf(octets: bytes) -> bytes:
+    if b"\r" not in octets:
+        return octets
+    pieces, start = [], 0
+    while start < len(octets):
+        end = start + _SLICE
+        end += octets[end - 1 : end + 1] == b"\r\n"
+        pieces.append(octets[start:end].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        start = end
+    return b"".join(pieces)
+
+
+def _with_crlf(octets: bytes) -> bytes:
+    return b"".join([lines.replace(b"\n", b"\r\n") for lines in _slices(octets)])
+
+
 def _is_safe(octets: bytes) -> bool:
-    """ASCII text that every hop passes on as it is."""
+    """Whether every relay passes the lines on unchanged."""
     lines = octets.split(b"\n")
     return (
-        max(map(len, lines)) <= _PLAIN_LINE
+        max(map(len, lines)) <= _LONGEST_LINE
         and list(map(bytes.rstrip, lines)) == lines
         and b"." not in lines
         and not (b"From " in octets and any(line.startswith(b"From ") for line in lines))
@@ -49,21 +80,21 @@ def _is_safe(octets: bytes) -> bool:
 
 
 def quoted_printable(octets: bytes) -> bytes:
-    """Text with LF line ends as quoted-printable with CRLF (2045 §6.7), lines of 76 at most.
+    """Encodes text with LF line ends as quoted-printable with CRLF (2045 §6.7), in lines of at most 76.
 
-    In pieces of whole lines, so that other threads get their turn; a line that is longer than a piece is cut by a soft line break.
+    A line that is longer than a slice is cut by a soft line break.
     """
     pieces, start = [], 0
-    while len(octets) - start > _PIECE_OF_TEXT:
-        end = octets.rfind(b"\n", start, start + _PIECE_OF_TEXT) + 1
-        made = _quoted_printable(octets[start : end or start + _PIECE_OF_TEXT])
-        pieces.append(made if end else _soft_break(made))
-        start = end or start + _PIECE_OF_TEXT
+    while len(octets) - start > _SLICE:
+        end = octets.rfind(b"\n", start, start + _SLICE) + 1
+        encoded = _quoted_printable(octets[start : end or start + _SLICE])
+        pieces.append(encoded if end else _soft_break(encoded))
+        start = end or start + _SLICE
     return b"".join([*pieces, _quoted_printable(octets[start:])])
 
 
 def _soft_break(lines: bytes) -> bytes:
-    """The last of these lines goes on in the next one; before that it is broken if it has no place for the sign."""
+    """Ends the last line with a soft line break. If there is no room for the `=`, the line is broken before."""
     begin = lines.rfind(b"\n") + 1
     if len(lines) - begin > 75:
         cut = len(lines) - 3
@@ -74,11 +105,11 @@ def _soft_break(lines: bytes) -> bytes:
 
 def _quoted_printable(octets: bytes) -> bytes:
     if b" \n" in octets or b"\t\n" in octets:
-        # line by line, so that an escaped space at the end of a line counts towards its length
+        # Line by line, so that an escaped space at the end of a line counts towards its length.
         out = b"\n".join([binascii.b2a_qp(line, istext=True) for line in octets.split(b"\n")])
     else:
         out = binascii.b2a_qp(octets, istext=True)
-    if b"From " in out:  # cut in two, since the escape alone might make the line too long
+    if b"From " in out:  # with a soft line break, because the escape alone could make the line too long
         out = out.replace(b"\nFrom ", b"\n=46=\nrom ")
         if out.startswith(b"From "):
             out = b"=46=\nrom " + out[5:]
@@ -86,11 +117,12 @@ def _quoted_printable(octets: bytes) -> bytes:
 
 
 def encode_base64(octets: bytes) -> bytes:
-    """Base64 in lines of 76 (2045 §6.8), the last without a line end."""
+    """Encodes as base64 in lines of 76 (2045 §6.8). The last line has no line end."""
     view = memoryview(octets)
-    whole = len(octets) - len(octets) % _SLICE
+    whole = len(octets) - len(octets) % _SLICE_OF_FILE
     blocks = [
-        b"\r\n".join(_CUT.unpack(binascii.b2a_base64(view[start : start + _SLICE], newline=False))) for start in range(0, whole, _SLICE)
+        b"\r\n".join(_CUT.unpack(binascii.b2a_base64(view[start : start + _SLICE_OF_FILE], newline=False)))
+        for start in range(0, whole, _SLICE_OF_FILE)
     ]
     rest = binascii.b2a_base64(view[whole:], newline=False)
     blocks += [rest[at : at + _LINE_OF_BASE64] for at in range(0, len(rest), _LINE_OF_BASE64)]

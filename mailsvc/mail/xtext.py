@@ -1,4 +1,4 @@
-"""How text and typed addresses stand in parameters and reports: xtext (3461 §4), and the address type utf-8 (6533 §3)."""
+"""Encodings of text and addresses in SMTP parameters and reports: xtext (3461 §4), and the address type utf-8 (6533 §3)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ UTF8 = "utf-8"  # the address type
 
 
 def xtext(text: str) -> str:
-    """What is not printable ASCII, and `+` and `=`, as `+XX`."""
+    """Encodes everything except printable ASCII, and `+` and `=`, as `+XX`."""
     return "".join(chr(o) if 33 <= o <= 126 and o not in b"+=" else f"+{o:02X}" for o in text.encode("utf-8"))
 
 
 def from_xtext(text: str) -> str | None:
-    """What xtext stands for, None when it is malformed or stands for anything but printable ASCII."""
+    """Decodes xtext. None if it is malformed or not printable ASCII."""
     if not _XTEXT.fullmatch(text):
         return None
     decoded = _HEX.sub(lambda found: chr(int(found[1], 16)), text)
@@ -25,17 +25,17 @@ def from_xtext(text: str) -> str | None:
 
 
 def escaped(address: str) -> str:
-    """utf-8-addr-xtext: an address in ASCII, which fits into every parameter and every report."""
+    """Encodes an address as utf-8-addr-xtext, in ASCII."""
     return "".join(c if "!" <= c <= "~" and c not in "+=\\" else f"\\x{{{ord(c):02X}}}" for c in address)
 
 
 def unescaped(text: str) -> str:
-    """The address behind `escaped`, or behind the same with characters as they are. Escapes of what is no character stay."""
+    """Decodes an address, with or without escapes. Invalid escapes are kept."""
     return _ESCAPE.sub(_character, text)
 
 
 def from_utf8(text: str) -> str | None:
-    """The address of a parameter of type utf-8 (utf-8-addr-xtext or -unitext), None when it is malformed or cannot be printed."""
+    """Decodes an address of type utf-8 (utf-8-addr-xtext or -unitext). None if it is malformed or not printable."""
     if not _UNICODE.fullmatch(text) or any(_character(found) == found[0] for found in _ESCAPE.finditer(text)):
         return None
     address = unescaped(text)
@@ -43,7 +43,7 @@ def from_utf8(text: str) -> str | None:
 
 
 def typed(kind: str, address: str) -> str:
-    """`kind;address` as a parameter (ORCPT) has it, always in ASCII."""
+    """Encodes `kind;address` for ORCPT, in ASCII."""
     return f"{kind};{escaped(address) if kind.lower() == UTF8 else xtext(address)}"
 
 

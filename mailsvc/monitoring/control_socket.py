@@ -1,6 +1,8 @@
-"""The control socket: one line of JSON asks, one line answers. It is a Unix socket that only its owner may open.
+"""The control socket: a Unix socket, open to its owner only, that takes one line of JSON and answers with one. Server and client.
 
-{"do": "pause", "kind": "destination", "name": "mx.example.com"}   →   {"paused": "mx.example.com", …} or {"error": "a sentence"}
+{"do": "pause", "kind": "destination", "name": "mx.example.com"}   →   {"paused": "mx.example.com", …} or {"error": "a message"}
+
+The commands themselves: operator_commands.
 """
 
 from __future__ import annotations
@@ -23,28 +25,28 @@ from mailsvc.accounts.onboarding import Refused
 from mailsvc.settings.reader import SettingsError
 
 MODE = 0o600
-_LONGEST = 64 * 1024
+_MAX_LINE = 64 * 1024
 
-Order = Callable[..., Awaitable[Mapping[str, object]]]
-
-
-class Unanswered(Exception):
-    """A sentence: why nobody carried out an order."""
+Command = Callable[..., Awaitable[Mapping[str, object]]]
 
 
-class Control(LineOnlyReceiver):
-    """One connection of the operator's."""
+class ControlError(Exception):
+    """Why a command was not carried out, as a message for the operator."""
+
+
+class ControlProtocol(LineOnlyReceiver):
+    """A connection to the control socket."""
 
     log = Logger()
     delimiter = b"\n"
-    MAX_LENGTH = _LONGEST
+    MAX_LENGTH = _MAX_LINE
 
-    def __init__(self, orders: Mapping[str, Order], explain: Callable[[BaseException], str | None]) -> None:
-        self._orders, self._explain = orders, explain
+    def __init__(self, commands: Mapping[str, Command], explain: Callable[[BaseException], str | None]) -> None:
+        self._commands, self._explain = commands, explain
 
     def lineReceived(self, line: bytes) -> None:
         Deferred.fromCoroutine(self._answer(line)).addErrback(
-            lambda failure: self.log.failure("an answer was not written", failure=failure)
+            lambda failure: self.log.failure("An answer on the control socket could not be written.", failure=failure)
         )
 
     async def _answer(self, line: bytes) -> None:
@@ -53,75 +55,77 @@ class Control(LineOnlyReceiver):
         except Refused as error:
             answer = {"error": str(error)}
         except Exception as error:
-            sentence = self._explain(error)
-            if sentence is None:
-                self.log.failure("an order of the operator's failed")
-            answer = {"error": sentence or f"That failed ({type(error).__name__}); the log has the details."}
+            message = self._explain(error)
+            if message is None:
+                self.log.failure("A command on the control socket failed.")
+            answer = {"error": message or f"The command failed ({type(error).__name__}). The log has the details."}
         self.sendLine(json.dumps(answer, default=_plain).encode())
 
     async def _carry_out(self, line: bytes) -> Mapping[str, object]:
         try:
             given = json.loads(line)
-            order = self._orders[given.pop("do")]
+            command = self._commands[given.pop("do")]
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise Refused(f"An order is a JSON object with `do`: {', '.join(self._orders)}.") from None
+            raise Refused(f"Expected a JSON object with `do`, one of: {', '.join(self._commands)}.") from None
         try:
-            work = order(**given)
+            work = command(**given)
         except TypeError:
-            raise Refused("The order has a field that it does not know, or lacks one.") from None
+            raise Refused("The command has an unknown field, or a field is missing.") from None
         return await work
 
 
-class Controls(Factory):
-    """`explain` makes a sentence of an error, or None."""
+class ControlFactory(Factory):
+    """`explain` returns a message for an expected error, or None."""
 
     noisy = False
 
-    def __init__(self, orders: Mapping[str, Order], explain: Callable[[BaseException], str | None]) -> None:
-        self._orders, self._explain = orders, explain
+    def __init__(self, commands: Mapping[str, Command], explain: Callable[[BaseException], str | None]) -> None:
+        self._commands, self._explain = commands, explain
 
-    def buildProtocol(self, addr: object) -> Control:
-        protocol = Control(self._orders, self._explain)
+    def buildProtocol(self, addr: object) -> ControlProtocol:
+        protocol = ControlProtocol(self._commands, self._explain)
         protocol.factory = self
         return protocol
 
 
-def open_socket(reactor: Any, path: Path, controls: Controls) -> Any:
-    """A socket that was left behind is taken over, one that somebody listens on is not. It is nobody else's at any moment."""
+def open_socket(reactor: Any, path: Path, factory: ControlFactory) -> Any:
+    """Listens on the socket. Replaces a stale socket file, but not one in use. Other users can never connect."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         before = os.umask(0o777 & ~MODE)
         try:
-            return reactor.listenUNIX(str(path), controls, mode=MODE, wantPID=True)
+            return reactor.listenUNIX(str(path), factory, mode=MODE, wantPID=True)
         finally:
             os.umask(before)
     except (OSError, CannotListenError) as error:
         why = error.socketError if isinstance(error, CannotListenError) else error.strerror
-        raise SettingsError(f"The setting control.socket is {path}, which cannot be listened on: {why}.") from None
+        raise SettingsError(f"The setting control.socket is {path}; cannot listen there: {why}.") from None
 
 
-def ask(path: Path, order: Mapping[str, object], seconds: float = 60.0) -> dict[str, Any]:
-    """For the command: what the daemon answers. Raises Unanswered."""
+def ask(path: Path, command: Mapping[str, object], seconds: float = 60.0) -> dict[str, Any]:
+    """Sends a command to the daemon and returns its answer. Raises ControlError."""
     try:
-        with socket.socket(socket.AF_UNIX) as wire:
-            wire.settimeout(seconds)
-            wire.connect(str(path))
-            wire.sendall(json.dumps(order).encode() + b"\n")
-            answer = json.loads(b"".join(iter(lambda: _some(wire), b"")))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(seconds)
+            connection.connect(str(path))
+            connection.sendall(json.dumps(command).encode() + b"\n")
+            answer = json.loads(b"".join(iter(lambda: _receive(connection), b"")))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "there was no whole answer"
-        raise Unanswered(f"The daemon does not answer at {path}: {why}. Does it run, with this setting control.socket?") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "the answer was incomplete"
+        raise ControlError(
+            f"The daemon does not answer at {path}: {why}. Make sure that it is running with the same control.socket."
+        ) from None
     if "error" in answer:
-        raise Unanswered(answer["error"])
+        raise ControlError(answer["error"])
     return dict(answer)
 
 
-def _some(wire: socket.socket) -> bytes:
-    """Octets up to the end of the line."""
-    octets = wire.recv(1 << 16)
-    if octets.endswith(b"\n"):
-        wire.shutdown(socket.SHUT_RDWR)
-    return octets
+def _receive(connection: socket.socket) -> bytes:
+    """Reads up to the end of the line."""
+    data = connection.recv(1 << 16)
+    if data.endswith(b"\n"):
+        connection.shutdown(socket.SHUT_RDWR)
+    return data
 
 
 def _plain(value: object) -> str:

@@ -1,6 +1,6 @@
-"""What keeps mail from going out well, looked for before mail does: each finding with what to do about it.
+"""Checks of what delivery depends on: DNS, port 25, reverse DNS, blocklists, clock, Postgres, certificate. Each result has a remedy.
 
-The looking is given as functions, so that this knows neither sockets nor tables. The command: cli_doctor.
+Access to the network and the database is passed in as functions. The command: cli/doctor.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import attrs
 
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, reversed_name
 
-State = Literal["good", "doubtful", "bad"]
+State = Literal["ok", "warning", "error"]
 
-_CLOCK = 5.0  # seconds that our clock may be off
-_EXPIRES = timedelta(days=14)
+_CLOCK_TOLERANCE = 5.0  # seconds
+_EXPIRES_SOON = timedelta(days=14)
 
 
 @attrs.frozen
 class Finding:
-    """`remedy` is empty when there is nothing to do."""
+    """The result of a check. `remedy` is empty if there is nothing to do."""
 
     check: str
     state: State
@@ -30,8 +30,8 @@ class Finding:
     remedy: str = ""
 
 
-class Names(Protocol):
-    """dns.Resolver"""
+class Lookups(Protocol):
+    """net.dns.Resolver, as far as the doctor uses it."""
 
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
@@ -40,7 +40,7 @@ class Names(Protocol):
 
 @attrs.frozen
 class Certificate:
-    """The relay's."""
+    """The certificate of the SMTP ports."""
 
     expires: datetime
     names: tuple[str, ...]
@@ -48,12 +48,12 @@ class Certificate:
 
 @attrs.frozen
 class Doctor:
-    """`identities`: our addresses and EHLO names; empty addresses are looked up. `knock`: a phrase why a port does not greet, or None."""
+    """`sources`: source addresses and EHLO names; an address of None is looked up. `greet`: why a port sends no greeting, or None."""
 
-    names: Names
-    identities: Sequence[tuple[str | None, str]]
-    knock: Callable[[str, int], Awaitable[str | None]]
-    probe: str  # a domain whose mail exchangers everybody can reach
+    lookups: Lookups
+    sources: Sequence[tuple[str | None, str]]
+    greet: Callable[[str, int], Awaitable[str | None]]
+    probe: str  # a domain whose mail servers are reachable from anywhere
     dnsbls: Collection[str]
     clock_ahead: Callable[[], Awaitable[float]]
     database: Callable[[], Awaitable[Mapping[str, str]]]
@@ -62,29 +62,31 @@ class Doctor:
     now: Callable[[], datetime]
 
     async def examine(self) -> list[Finding]:
-        """All of it; what fails by itself is a finding too."""
+        """Runs all checks. A check that fails is a finding too."""
         checks = (self.dns, self.port25, self.pointers, self.lists, self.clock, self.postgres, self.tls)
         found: list[Finding] = []
         for check in checks:
             try:
                 found += await check()
             except Exception as error:
-                found.append(Finding(check.__name__, "bad", f"The check failed: {error or type(error).__name__}.", "See to what it says."))
+                found.append(
+                    Finding(check.__name__, "error", f"The check failed: {error or type(error).__name__}.", "Fix the reported error.")
+                )
         return found
 
     async def dns(self) -> list[Finding]:
-        answer = await self.names.mx(self.probe)
+        answer = await self.lookups.mx(self.probe)
         if isinstance(answer, Records) and answer.values:
-            return [Finding("dns", "good", f"The mail exchangers of {self.probe} were looked up.")]
-        why = answer.reason if isinstance(answer, Temporary) else "it says that there are none"
-        remedy = "Let a resolver answer on /etc/resolv.conf's or delivery.nameservers' addresses, port 53 over UDP and TCP."
-        return [Finding("dns", "bad", f"The mail exchangers of {self.probe} could not be looked up: {why}.", remedy)]
+            return [Finding("dns", "ok", f"DNS lookups work: the mail servers of {self.probe} were found.")]
+        why = answer.reason if isinstance(answer, Temporary) else "the answer has none"
+        remedy = "Make sure that the resolvers in /etc/resolv.conf or delivery.nameservers answer on port 53 over UDP and TCP."
+        return [Finding("dns", "error", f"The mail servers of {self.probe} could not be looked up: {why}.", remedy)]
 
     async def port25(self) -> list[Finding]:
-        """Out to others, by address family."""
-        answer = await self.names.mx(self.probe)
+        """Checks outgoing connections, by address family."""
+        answer = await self.lookups.mx(self.probe)
         hosts = sorted(answer.values, key=lambda mx: mx.preference) if isinstance(answer, Records) else []
-        found = [await self.names.addresses(mx.host) for mx in hosts[:2]]
+        found = [await self.lookups.addresses(mx.host) for mx in hosts[:2]]
         addresses = [address for each in found if isinstance(each, Records) for address in each.values]
         return [
             await self._port25(family, [each for each in addresses if (":" in each) == (family == "IPv6")]) for family in ("IPv4", "IPv6")
@@ -93,30 +95,28 @@ class Doctor:
     async def _port25(self, family: str, addresses: list[str]) -> Finding:
         check = f"port 25 over {family}"
         if not addresses:
-            return Finding(check, "doubtful", f"No {family} address of {self.probe} is known to try it with.")
+            return Finding(check, "warning", f"{self.probe} has no {family} address to try.")
         whys = []
         for address in addresses[:2]:
-            why = await self.knock(address, 25)
+            why = await self.greet(address, 25)
             if why is None:
-                return Finding(check, "good", f"{address} greeted.")
+                return Finding(check, "ok", f"{address} sent a greeting.")
             whys.append(f"{address} {why}")
         if family == "IPv6":
-            remedy = (
-                "Give this machine IPv6 with a PTR record, or do without: IPv4 is tried first. Servers with IPv6 alone are not reached."
-            )
-            return Finding(check, "doubtful", "; ".join(whys) + ".", remedy)
-        remedy = "Ask the provider of this machine to open outgoing port 25, or send by another host: delivery.routes."
-        return Finding(check, "bad", "; ".join(whys) + ".", remedy)
+            remedy = "To reach servers that only have IPv6, give this machine IPv6 with a PTR record. Other servers are reached over IPv4."
+            return Finding(check, "warning", "; ".join(whys) + ".", remedy)
+        remedy = "Ask your hosting provider to open outgoing port 25, or send through another host (delivery.routes)."
+        return Finding(check, "error", "; ".join(whys) + ".", remedy)
 
     async def pointers(self) -> list[Finding]:
-        """Each address has the name that it greets with, and the name leads back (Forward-confirmed reverse DNS)."""
+        """Checks forward-confirmed reverse DNS: each address's PTR record is its EHLO name, which resolves to the address."""
         found: list[Finding] = []
-        for address, ehlo in self.identities:
-            forward = await self.names.addresses(ehlo)
+        for address, ehlo in self.sources:
+            forward = await self.lookups.addresses(ehlo)
             known = forward.values if isinstance(forward, Records) else ()
             if not known:
-                remedy = f"Publish an A record (and AAAA) for {ehlo}, or set delivery.ehlo_name to a name that has one."
-                found.append(Finding("ehlo name", "bad", f"The EHLO name {ehlo} has no address.", remedy))
+                remedy = f"Add an A record (and AAAA) for {ehlo}, or set delivery.ehlo_name to a name that has one."
+                found.append(Finding("ehlo name", "error", f"The EHLO name {ehlo} has no address.", remedy))
                 continue
             for one in known if address is None else (address,):
                 found.append(await self._pointer(one, ehlo, known))
@@ -125,53 +125,61 @@ class Doctor:
     async def _pointer(self, address: str, ehlo: str, known: Collection[str]) -> Finding:
         check = f"PTR of {address}"
         if ipaddress.ip_address(address).is_private:
-            return Finding(check, "doubtful", f"{address} is a private address; what others see is not known here.", "Look from outside.")
+            return Finding(
+                check,
+                "warning",
+                f"{address} is a private address; the public address is not known.",
+                "Check the public address from another machine.",
+            )
         if address not in known:
-            return Finding(check, "bad", f"{ehlo} does not lead to {address}.", f"Add an address record of {ehlo} with {address}.")
-        back = await self.names.ptr(address)
+            return Finding(check, "error", f"{ehlo} does not resolve to {address}.", f"Add an address record for {ehlo} with {address}.")
+        back = await self.lookups.ptr(address)
         names = back.values if isinstance(back, Records) else ()
         if ehlo.lower() in names:
-            return Finding(check, "good", f"It is {ehlo}, which leads back.")
-        told = f"it is {', '.join(names)}" if names else "there is none"
-        remedy = f"Have the PTR record of {address} set to {ehlo} where the address was rented; large receivers refuse mail without."
-        return Finding(check, "bad", f"It should be {ehlo}, but {told}.", remedy)
+            return Finding(check, "ok", f"It is {ehlo}, which resolves to {address}.")
+        actual = f"it is {', '.join(names)}" if names else "there is none"
+        remedy = f"Ask the provider of {address} to set its PTR record to {ehlo}. Large receivers refuse mail without it."
+        return Finding(check, "error", f"It should be {ehlo}, but {actual}.", remedy)
 
     async def lists(self) -> list[Finding]:
-        """Block lists (5782): an address of ours under a list's zone means that it is on it."""
+        """Looks up each source address in each DNS blocklist (5782)."""
         found: list[Finding] = []
-        for address in sorted({each for each, _ in await self._own()}):
+        for address in sorted({each for each, _ in await self._public_sources()}):
             for zone in self.dnsbls:
                 found.append(await self._listed(address, zone))
         return found
 
     async def _listed(self, address: str, zone: str) -> Finding:
         check = f"{zone} for {address}"
-        answer = await self.names.addresses(f"{reversed_name(address)}.{zone}")
+        answer = await self.lookups.addresses(f"{reversed_name(address)}.{zone}")
         if isinstance(answer, NxDomain):
-            return Finding(check, "good", "It is not listed.")
+            return Finding(check, "ok", "Not listed.")
         codes = answer.values if isinstance(answer, Records) else ()
         if any(code.startswith("127.255.255.") for code in codes) or not codes:
-            why = "the list does not answer this resolver" if codes else "it did not answer"
-            return Finding(check, "doubtful", f"Not known: {why}.", "Ask by a resolver of your own instead of a public one.")
-        remedy = f"Find out why on the pages of {zone}, stop it, and ask to be taken off."
-        return Finding(check, "bad", f"It is listed ({', '.join(codes)}).", remedy)
+            why = "the list refuses queries from this resolver" if codes else "it did not answer"
+            return Finding(check, "warning", f"Unknown: {why}.", "Use your own resolver instead of a public one.")
+        remedy = f"Look up the reason on the website of {zone}, fix the cause, and request removal."
+        return Finding(check, "error", f"Listed ({', '.join(codes)}).", remedy)
 
-    async def _own(self) -> list[tuple[str, str]]:
+    async def _public_sources(self) -> list[tuple[str, str]]:
         own: list[tuple[str, str]] = []
-        for address, ehlo in self.identities:
-            forward = None if address else await self.names.addresses(ehlo)
+        for address, ehlo in self.sources:
+            forward = None if address else await self.lookups.addresses(ehlo)
             known = (address,) if address else forward.values if isinstance(forward, Records) else ()
             own += [(one, ehlo) for one in known if not ipaddress.ip_address(one).is_private]
         return own
 
     async def clock(self) -> list[Finding]:
         ahead = await self.clock_ahead()
-        if abs(ahead) <= _CLOCK:
-            return [Finding("clock", "good", "It agrees with the database's.")]
-        way = "before" if ahead > 0 else "after"
+        if abs(ahead) <= _CLOCK_TOLERANCE:
+            return [Finding("clock", "ok", "It matches the database's clock.")]
+        direction = "ahead of" if ahead > 0 else "behind"
         return [
             Finding(
-                "clock", "bad", f"It goes {abs(ahead):.0f} s {way} the database's.", "Run chrony or systemd-timesyncd on both machines."
+                "clock",
+                "error",
+                f"It is {abs(ahead):.0f} s {direction} the database's.",
+                "Run chrony or systemd-timesyncd on both machines.",
             )
         ]
 
@@ -179,36 +187,43 @@ class Doctor:
         given = await self.database()
         found = [self._setting(given, name, why) for name, why in _MUST_BE_ON.items()]
         if int(given["server_version_num"]) < 150000:
-            found.append(Finding("postgres", "bad", f"It is version {given['server_version']}.", "Use Postgres 15 or newer."))
+            found.append(Finding("postgres", "error", f"The version is {given['server_version']}.", "Upgrade to Postgres 15 or newer."))
         room = int(given["max_connections"]) - int(given["superuser_reserved_connections"])
         if room < self.pool + 5:
-            said = f"It lets {room} connections in; this process uses up to {self.pool + 2}."
-            found.append(Finding("postgres max_connections", "bad", said, "Raise max_connections, or lower database.pool."))
+            text = f"It allows {room} connections; this process uses up to {self.pool + 2}."
+            found.append(Finding("postgres max_connections", "error", text, "Raise max_connections, or lower database.pool."))
         return found
 
     def _setting(self, given: Mapping[str, str], name: str, why: str) -> Finding:
         value = given[name]
         if value in ("on", "remote_apply", "remote_write"):
-            return Finding(f"postgres {name}", "good", f"It is {value}.")
-        return Finding(f"postgres {name}", "bad", f"It is {value}: {why}.", f"Set {name} = on in postgresql.conf.")
+            return Finding(f"postgres {name}", "ok", f"It is {value}.")
+        return Finding(f"postgres {name}", "error", f"It is {value}: {why}.", f"Set {name} = on in postgresql.conf.")
 
     async def tls(self) -> list[Finding]:
-        """The certificate of the relay's ports."""
+        """Checks the certificate of the SMTP ports."""
         given = self.certificate()
         if given is None:
-            return [Finding("certificate", "good", "The relay is not open here, so there is none.")]
+            return [Finding("certificate", "ok", "Not needed: this process has no SMTP ports that use one.")]
         if isinstance(given, str):
-            return [Finding("certificate", "bad", given, "Set smtp.certbot, or smtp.certificate and smtp.key.")]
+            return [Finding("certificate", "error", given, "Set smtp.certbot, or smtp.certificate and smtp.key.")]
         left = given.expires - self.now()
         if left < timedelta(0):
-            return [Finding("certificate", "bad", f"It expired on {given.expires:%Y-%m-%d}.", "Renew it; certbot does so by itself.")]
-        if left < _EXPIRES:
-            return [Finding("certificate", "doubtful", f"It expires in {left.days} days.", "See why it was not renewed yet.")]
-        return [Finding("certificate", "good", f"It is for {', '.join(given.names)} and holds for {left.days} days.")]
+            return [
+                Finding(
+                    "certificate",
+                    "error",
+                    f"It expired on {given.expires:%Y-%m-%d}.",
+                    "Renew it, or use certbot, which renews automatically.",
+                )
+            ]
+        if left < _EXPIRES_SOON:
+            return [Finding("certificate", "warning", f"It expires in {left.days} days.", "Find out why it has not been renewed yet.")]
+        return [Finding("certificate", "ok", f"It is valid for {', '.join(given.names)} and expires in {left.days} days.")]
 
 
 _MUST_BE_ON = {
-    "fsync": "what was acknowledged can be lost when the machine stops",
-    "full_page_writes": "the database can be damaged when the machine stops",
-    "synchronous_commit": "what was acknowledged can be lost when the server stops",
+    "fsync": "acknowledged mail can be lost if the machine crashes",
+    "full_page_writes": "the database can be corrupted if the machine crashes",
+    "synchronous_commit": "acknowledged mail can be lost if Postgres crashes",
 }

@@ -1,4 +1,4 @@
-"""What an error means to the operator, in one sentence. For starting and for the command."""
+"""Turns expected errors into messages for the operator, at startup and for the `mailsvc` command."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mailsvc.store.postgres.system_user import EmbeddedError
 
 
 def explain(error: BaseException) -> str | None:
-    """The sentence, without secrets; None when nobody expected the error."""
+    """Returns the message, without secrets, or None for an unexpected error."""
     match error:
         case SettingsError() | EmbeddedError() | EncryptionError():
-            sentence = str(error)
+            message = str(error)
         case Unavailable():
-            sentence = f"The database cannot be reached: {error.reason}"
+            message = f"The database cannot be reached: {error.reason}"
         case MigrationFailed() | TooOld() | StoreError():
-            sentence = f"The database cannot be used: {error}"
+            message = f"The database cannot be used: {error}"
         case CannotListenError():
-            sentence = f"It cannot listen on {error.interface or 'any address'}, port {error.port}: {error.socketError.strerror}."
+            message = f"Cannot listen on {error.interface or 'any address'}, port {error.port}: {error.socketError.strerror}."
         case _:
             return None
-    return without_secrets(sentence)
+    return without_secrets(message)

@@ -1,4 +1,4 @@
-"""Where Prometheus reads the figures (GET /metrics) and people see them (GET /): endpoints of their own, which customers do not reach."""
+"""Serves metrics to Prometheus (GET /metrics) and the operator's page (GET /), on endpoints separate from the API."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ IDLE = 60.0  # seconds
 log = Logger()
 
 
-class Page(Resource):
-    """`token`: who does not show it is turned away; None: everybody who reaches the endpoint may read.
+class MetricsPage(Resource):
+    """If `token` is set, requests need it: as a bearer token, or from a browser as the password with any user name (7617 §2).
 
-    A browser shows it as a password (7617 §2), with any name. `page` makes of the text what people see.
+    `page` renders the metrics as HTML.
     """
 
     isLeaf = True
@@ -34,17 +34,19 @@ class Page(Resource):
         self._token = None if token is None else token.encode()
 
     def render_GET(self, request: Any) -> Any:
-        if self._token is not None and not hmac.compare_digest(_shown(request.getHeader(b"authorization") or b""), self._token):
+        if self._token is not None and not hmac.compare_digest(_token_of(request.getHeader(b"authorization") or b""), self._token):
             request.responseHeaders.setRawHeaders(b"www-authenticate", [b"Bearer", b'Basic realm="mailsvc", charset="UTF-8"'])
-            return _plain(request, 401, b"A bearer token is needed: the setting metrics.token.\n")
+            return _plain(request, 401, b"A bearer token is required: see the setting metrics.token.\n")
         if request.path != b"/metrics" and (request.path != b"/" or self._page is None):
-            return _plain(request, 404, b"The figures are at /metrics.\n")
-        left: list[object] = []
-        request.notifyFinish().addErrback(left.append)
-        Deferred.fromCoroutine(self._answer(request, left)).addErrback(lambda failure: log.failure("no figures", failure=failure))
+            return _plain(request, 404, b"The metrics are at /metrics.\n")
+        disconnected: list[object] = []
+        request.notifyFinish().addErrback(disconnected.append)
+        Deferred.fromCoroutine(self._answer(request, disconnected)).addErrback(
+            lambda failure: log.failure("The metrics could not be sent.", failure=failure)
+        )
         return NOT_DONE_YET
 
-    async def _answer(self, request: Any, left: list[object]) -> None:
+    async def _answer(self, request: Any, disconnected: list[object]) -> None:
         try:
             status, kind, text = 200, CONTENT_TYPE_LATEST, await self._text()
             if request.path == b"/" and self._page is not None:
@@ -52,9 +54,9 @@ class Page(Resource):
                 for name, value in HEADERS.items():
                     request.setHeader(name, value)
         except Exception:
-            log.failure("the figures could not be written")
-            status, kind, text = 500, "text/plain", b"The figures could not be written; the log says why.\n"
-        if not left:
+            log.failure("The metrics could not be collected.")
+            status, kind, text = 500, "text/plain", b"The metrics could not be collected. See the log.\n"
+        if not disconnected:
             request.setResponseCode(status)
             request.setHeader(b"content-type", kind.encode())
             request.write(text)
@@ -62,33 +64,33 @@ class Page(Resource):
 
 
 class MetricsSite(Site):
-    """Without an access log."""
+    """A site without an access log."""
 
     noisy = False
 
-    def __init__(self, page: Page, reactor: Any) -> None:
+    def __init__(self, page: MetricsPage, reactor: Any) -> None:
         super().__init__(page, reactor=reactor, timeout=IDLE)
 
     def startFactory(self) -> None:
-        """Nothing to open."""
+        """Does not open an access log."""
 
     def stopFactory(self) -> None:
-        """Nothing to close."""
+        """Has no access log to close."""
 
     def log(self, request: Any) -> None:
-        """Who reads figures is of no interest."""
+        """Requests for metrics are not logged."""
 
 
 def private(endpoint: str) -> str:
-    """A Unix socket is its owner's alone unless its mode is given, and takes the place of one that a dead process left."""
+    """Makes a Unix socket accessible to its owner only unless a mode is given, and lets it replace a stale socket file."""
     if not endpoint.startswith("unix:"):
         return endpoint
     mode = "" if ":mode=" in endpoint else ":mode=600"
     return f"{endpoint}{mode}" if ":lockfile=" in endpoint else f"{endpoint}{mode}:lockfile=1"
 
 
-def _shown(authorization: bytes) -> bytes:
-    """The token in a header: after Bearer, or as the password of Basic."""
+def _token_of(authorization: bytes) -> bytes:
+    """Returns the token of an Authorization header: after Bearer, or the password of Basic."""
     scheme, _, value = authorization.partition(b" ")
     if scheme.lower() == b"bearer":
         return value

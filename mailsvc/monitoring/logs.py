@@ -1,4 +1,4 @@
-"""One observer for every log event: JSON lines or text, above a level, and never a secret. Who logs what: each module itself."""
+"""The log observer: writes events as JSON lines or text, from a level on, without secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from mailsvc.settings import schema
 
-# The last wall: what looks like a secret leaves as its first characters, whoever logged it.
+# The last line of defense: whatever looks like a secret is cut short, whichever module logged it.
 _SECRETS = (
     (re.compile(r"\bms_[A-Za-z0-9]{6,}"), "ms_…"),
     (
@@ -28,21 +28,21 @@ _ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel
 
 
 def without_secrets(text: str) -> str:
-    """The text, with everything that looks like a secret cut short."""
+    """Cuts everything short that looks like a secret."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
 
 
-def weight(event: LogEvent) -> int:
-    """How much an event matters. What a library finds worth an `info` is worth a `debug` here."""
+def severity(event: LogEvent) -> int:
+    """Returns an event's level as a number. Events of libraries at `info` count as `debug`."""
     level = event.get("log_level") or LogLevel.info
-    ours = str(event.get("log_namespace", "")).startswith(("mailsvc", "stdout", "stderr"))
-    return _ORDER.index(LogLevel.debug if level is LogLevel.info and not ours else level)
+    own = str(event.get("log_namespace", "")).startswith(("mailsvc", "stdout", "stderr"))
+    return _ORDER.index(LogLevel.debug if level is LogLevel.info and not own else level)
 
 
 def as_json(event: LogEvent) -> str:
-    """One object: time, level, where, text, the event's own keys, and the traceback of a failure."""
+    """Formats an event as an object: time, level, where, text, the event's own keys, and a failure's traceback."""
     line: dict[str, Any] = {
         "time": _moment(event).isoformat(timespec="milliseconds"),
         "level": (event.get("log_level") or LogLevel.info).name,
@@ -57,7 +57,7 @@ def as_json(event: LogEvent) -> str:
 
 
 def as_text(event: LogEvent) -> str:
-    """One line for reading, and the traceback of a failure below it."""
+    """Formats an event as a line for people, followed by a failure's traceback."""
     level = (event.get("log_level") or LogLevel.info).name
     text = eventAsText(event, includeTimestamp=False, includeSystem=False)
     return f"{_moment(event):%H:%M:%S} {level:<5} {text}"
@@ -65,32 +65,32 @@ def as_text(event: LogEvent) -> str:
 
 @implementer(ILogObserver)
 class Observer:
-    """Writes what weighs enough, one event a line."""
+    """Writes events from a level on, one per line."""
 
     def __init__(self, out: IO[str], *, form: str, level: str) -> None:
         self._out = out
         self._write = {"json": as_json, "text": as_text}[form]
-        self._least = _ORDER.index(LogLevel.lookupByName(level))
+        self._min_severity = _ORDER.index(LogLevel.lookupByName(level))
 
     def __call__(self, event: LogEvent) -> None:
-        """A log event; an observer must never raise, so one that cannot be written says at least that."""
-        if weight(event) < self._least:
+        """Writes an event. Must never raise: an event that cannot be formatted is replaced by a line that says so."""
+        if severity(event) < self._min_severity:
             return
         try:
             line = without_secrets(self._write(event))
-        except Exception as error:  # a bad __str__ of somebody's value
-            line = f"A log event of {event.get('log_namespace')} cannot be written: {type(error).__name__}"
+        except Exception as error:  # for example from a value's __str__
+            line = f"A log event of {event.get('log_namespace')} cannot be formatted: {type(error).__name__}"
         try:
             self._out.write(line + "\n")
             self._out.flush()
         except (OSError, ValueError):
-            return  # nobody reads us any more, or the disk is full: mail goes on
+            return  # the pipe is closed or the disk is full: delivery continues without a log
 
 
 def observer(log: schema.Log) -> Observer:
-    """The observer that `[log]` asks for."""
+    """Returns the observer for the settings in [log]."""
     out = log.file.open("a", encoding="utf-8") if log.file else sys.__stdout__
-    assert out is not None, "twistd has a standard output"
+    assert out is not None, "twistd always has standard output"
     return Observer(out, form=log.format, level=log.level)
 
 

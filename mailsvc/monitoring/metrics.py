@@ -1,6 +1,6 @@
-"""The figures as Prometheus reads them. The rooms keep plain numbers; they are looked at when somebody asks.
+"""Prometheus metrics. The parts of the daemon keep plain numbers; they are read when Prometheus asks.
 
-`Sheet` collects one answer: `counter` and `gauge` take a name without `mailsvc_`, a help text and samples by label values.
+`Exposition` collects one response: `counter` and `gauge` take a name without `mailsvc_`, a help text and samples by label values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = Logger()
 
 
 @attrs.define(eq=False)
-class Sheet:
-    """The families of one answer."""
+class Exposition:
+    """The metric families of one response."""
 
     families: list[Any] = attrs.field(factory=list)
 
@@ -41,7 +41,7 @@ class Sheet:
         yield from self.families
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
+        """Returns them in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(self)
         return bytes(generate_latest(registry))
@@ -55,176 +55,198 @@ class Sheet:
 
 @attrs.define(eq=False)
 class Metrics:
-    """Whoever has figures adds a function that writes them on a sheet; `read` gives those that stand in the database."""
+    """Each part adds a function that writes its metrics; `read` returns those that come from the database."""
 
     read: Callable[[], Awaitable[Reading]]
-    sources: list[Callable[[Sheet], None]] = attrs.field(factory=list)
+    sources: list[Callable[[Exposition], None]] = attrs.field(factory=list)
     lag: Histogram = attrs.field(init=False)
     _own: CollectorRegistry = attrs.field(factory=CollectorRegistry, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.lag = Histogram("mailsvc_reactor_lag_seconds", "By how much calls came too late.", buckets=LAGS, registry=self._own)
+        self.lag = Histogram("mailsvc_reactor_lag_seconds", "Seconds by which scheduled calls ran late.", buckets=LAGS, registry=self._own)
         ProcessCollector(registry=self._own)
 
-    def add(self, source: Callable[[Sheet], None]) -> None:
+    def add(self, source: Callable[[Exposition], None]) -> None:
         self.sources.append(source)
 
-    def own(self) -> Sheet:
-        """What this process knows by itself."""
-        sheet = Sheet()
+    def own(self) -> Exposition:
+        """Returns the metrics of this process."""
+        exposition = Exposition()
         for source in self.sources:
-            source(sheet)
-        return sheet
+            source(exposition)
+        return exposition
 
     async def text(self) -> bytes:
-        """Everything in Prometheus' text format. Without a database: what this process knows by itself."""
-        sheet = self.own()
+        """Returns all metrics in Prometheus' text format; without a database, those of this process."""
+        exposition = self.own()
         try:
             reading = await self.read()
         except Exception as error:
-            log.warn("the figures of the database cannot be read: {error}", error=str(error))
-            sheet.gauge("database_up", "Whether the figures of the database could be read.", 0)
+            log.warn("Metrics cannot be read from the database: {error}", error=str(error))
+            exposition.gauge("database_up", "Whether the database answers: 1 or 0.", 0)
         else:
-            sheet.gauge("database_up", "Whether the figures of the database could be read.", 1)
-            installation(sheet, reading)
-        return bytes(generate_latest(self._own)) + sheet.text()
+            exposition.gauge("database_up", "Whether the database answers: 1 or 0.", 1)
+            installation(exposition, reading)
+        return bytes(generate_latest(self._own)) + exposition.text()
 
 
-def installation(sheet: Sheet, reading: Reading) -> None:
-    """What is the same for all processes on one database, but for `leases`."""
+def installation(exposition: Exposition, reading: Reading) -> None:
+    """Metrics that are the same for all processes on one database, except `leases`."""
     waiting = {(each.state, _kind(each.bulk)): each for each in reading.waiting}
     labels = ("state", "class")
-    sheet.gauge("queue_recipients", "Recipients that wait.", {key: each.count for key, each in waiting.items()}, labels)
-    sheet.gauge(
-        "queue_oldest_seconds", "Since the oldest of them was accepted.", {key: each.oldest for key, each in waiting.items()}, labels
+    exposition.gauge(
+        "queue_recipients", "Queued recipients, by state and class.", {key: each.count for key, each in waiting.items()}, labels
     )
-    sheet.gauge("queue_overdue_seconds", "For how long the longest overdue recipient could have been sent.", reading.overdue)
-    sheet.gauge("queue_unexplained", "Recipients that wait without a reason or a time; always 0.", reading.unexplained)
-    sheet.gauge("leases", "Recipients that this process has taken to send.", reading.leases)
-    sheet.gauge("destinations_resting", "Destinations that get no mail just now.", _each(reading.resting), ("state",))
-    sheet.gauge("processes", "Processes that live, by role.", _each(reading.processes), ("role",))
-    sheet.gauge("webhook_messages", "Messages to webhooks that wait.", reading.webhooks)
-    sheet.gauge("webhook_oldest_seconds", "Since the event of the oldest of them.", reading.webhooks_oldest)
-    sheet.gauge("ledger_events", "Committed events that have no number yet (at most 100000).", reading.ledger.events)
-    sheet.gauge("ledger_lag_seconds", "Since the oldest of them was committed.", reading.ledger.seconds)
+    exposition.gauge(
+        "queue_oldest_seconds",
+        "Seconds since the oldest queued recipient was accepted.",
+        {key: each.oldest for key, each in waiting.items()},
+        labels,
+    )
+    exposition.gauge("queue_overdue_seconds", "Seconds since the longest overdue recipient became due.", reading.overdue)
+    exposition.gauge("queue_unexplained", "Queued recipients without a reason or a next attempt. Must be 0.", reading.unexplained)
+    exposition.gauge("leases", "Recipients leased by this process.", reading.leases)
+    held = _each(reading.resting)
+    exposition.gauge("destinations_held", "Destinations that are paused or backing off, by state.", held, ("state",))
+    # Until the next release.
+    exposition.gauge("destinations_resting", "Deprecated: use mailsvc_destinations_held.", held, ("state",))
+    exposition.gauge("processes", "Live processes, by role.", _each(reading.processes), ("role",))
+    exposition.gauge("webhook_messages", "Queued webhook messages.", reading.webhooks)
+    exposition.gauge("webhook_oldest_seconds", "Seconds since the event of the oldest queued webhook message.", reading.webhooks_oldest)
+    exposition.gauge("ledger_events", "Committed events without a number (at most 100000).", reading.ledger.events)
+    exposition.gauge("ledger_lag_seconds", "Seconds since the oldest event without a number was committed.", reading.ledger.seconds)
 
 
-def database(pool: Any, notifications: Any) -> Callable[[Sheet], None]:
-    def write(sheet: Sheet) -> None:
+def database(pool: Any, notifications: Any) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
         connections = {("busy",): pool.busy, ("idle",): pool.connections - pool.busy}
-        sheet.gauge("pool_connections", "Connections to the database.", connections, ("state",))
-        sheet.gauge("pool_waiting", "Callers that wait for one.", pool.waiting)
-        sheet.counter("pool_statements", "Statements.", pool.statements)
-        sheet.counter("pool_commits", "Transactions of several statements that were committed.", pool.commits)
-        sheet.counter("notifications_sent", "Notifications sent to other processes.", notifications.sent)
-        sheet.counter("bell_rings", "Deprecated: use mailsvc_notifications_sent_total.", notifications.sent)  # until the next release
+        exposition.gauge("pool_connections", "Database connections, by state.", connections, ("state",))
+        exposition.gauge("pool_waiting", "Callers waiting for a database connection.", pool.waiting)
+        exposition.counter("pool_statements", "SQL statements.", pool.statements)
+        exposition.counter("pool_commits", "Committed transactions of several statements.", pool.commits)
+        exposition.counter("notifications_sent", "Notifications sent to other processes.", notifications.sent)
+        exposition.counter("bell_rings", "Deprecated: use mailsvc_notifications_sent_total.", notifications.sent)  # until the next release
 
     return write
 
 
-def batches(found: Mapping[str, Any]) -> Callable[[Sheet], None]:
-    """Shared commits, by what they write: items divided by writes is their size."""
+def batches(found: Mapping[str, Any]) -> Callable[[Exposition], None]:
+    """Shared commits, by what they write. Their average size is items divided by writes."""
 
-    def write(sheet: Sheet) -> None:
-        sheet.counter("commit_writes", "Shared commits.", {(name,): batch.written for name, batch in found.items()}, ("batch",))
-        sheet.counter("commit_items", "What was written in them.", {(name,): batch.items for name, batch in found.items()}, ("batch",))
-        sheet.gauge("commit_waiting", "Items that wait.", {(name,): batch.waiting for name, batch in found.items()}, ("batch",))
-
-    return write
-
-
-def quotas(usage: Accounting) -> Callable[[Sheet], None]:
-    """The quotas of accounts."""
-
-    def write(sheet: Sheet) -> None:
-        refused = dict.fromkeys(WORDS, 0) | usage.quotas.refused
-        sheet.counter("quota_refusals", "Submissions refused for a quota.", {(p,): n for p, n in refused.items()}, ("period",))
-        sheet.counter("quota_leases", "Parts of quotas that were asked for.", usage.quotas.leases)
-        sheet.gauge("quota_held", "Recipients of quotas that this process has leased and not given out.", usage.quotas.held)
-        near = usage.warnings.near
-        levels = Counter(dict.fromkeys(LEVELS, 0)) + Counter(reached(each) for each in near)
-        counts = {(str(level),): levels[level] for level in LEVELS}
-        sheet.gauge("quota_accounts", "Quotas of which so many percent are used, at least.", counts, ("percent",))
-        left = {(str(each.number), each.period): each.most - each.taken for each in near[:LISTED]}
-        sheet.gauge("quota_left", "Recipients left to accounts that have used 80 %.", left, ("account", "period"))
-
-    return write
-
-
-def accepts(intake: Any) -> Callable[[Sheet], None]:
-    def write(sheet: Sheet) -> None:
-        found = {"api": 0, "smtp": 0} | intake.accepted
-        sheet.counter("accepted", "Emails that were accepted.", _each(found), ("source",))
-
-    return write
-
-
-def deliveries(delivery: Any, settling: Any) -> Callable[[Sheet], None]:
-    """The way out of this process."""
-
-    def write(sheet: Sheet) -> None:
-        outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed"), 0) | settling.outcomes
-        told = "Recipients by what became of them in an attempt; expired: their time ended while they waited in the queue."
-        sheet.counter("deliveries", told, _each(outcomes | {"expired": delivery.expired}), ("outcome",))
-        lanes = list(delivery.lanes)
-        sheet.gauge("lanes", "Destinations with mail in memory.", len(lanes))
-        sheet.gauge("lane_waiting", "Transactions that wait in them.", sum(lane.waiting for lane in lanes))
-        sheet.gauge("lane_busy", "Transactions under way.", sum(lane.busy for lane in lanes))
-        sheet.gauge("delivery_connections", "Connections to other servers, being opened included.", delivery.slots.taken)
-        sheet.gauge("delivery_memory_octets", "Messages in memory.", delivery.memory.used)
-
-    return write
-
-
-def budgets(found: Any) -> Callable[[Sheet], None]:
-    """Memory and disk of the requests and mails in progress (budget)."""
-
-    def write(sheet: Sheet) -> None:
-        pools, labels = dict(found.pools()), ("client", "resource")
-        sheet.gauge("budget_used_bytes", "Used by requests and mails in progress.", {n: pool.used for n, pool in pools.items()}, labels)
-        sheet.gauge("budget_limit_bytes", "What they may use.", {n: pool.limit for n, pool in pools.items()}, labels)
-        sheet.counter("budget_refused", "How often there was no room.", {n: pool.refused for n, pool in pools.items()}, labels)
-        works = {(name,): pool.waiting for (name, resource), pool in pools.items() if resource == "work"}
-        sheet.gauge("budget_waiting", "Large requests that wait for memory.", works, ("client",))
-
-    return write
-
-
-def connections(found: Any) -> Callable[[Sheet], None]:
-    def write(sheet: Sheet) -> None:
-        sheet.gauge("http_connections", "Open HTTP connections.", len(found))
-        sheet.counter("http_connections_refused", "HTTP connections and proxied requests beyond a limit.", found.refused)
-        sheet.counter("http_connections_evicted", "Idle HTTP connections closed to make room for others.", found.evicted)
-
-    return write
-
-
-# What a mail to a return path can turn out to be: bounces/reading, and bounces/intake for what it comes to.
-_RETURNED = (
-    "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "stranger", "gone", "early", "repeated",
-)  # fmt: skip
-
-
-def returned(returns: Any) -> Callable[[Sheet], None]:
-    def write(sheet: Sheet) -> None:
-        found = dict.fromkeys(_RETURNED, 0) | returns.counts
-        sheet.counter(
-            "returned", "Mails that came back, by what they were; only bounce and complaint change anything.", _each(found), ("kind",)
+    def write(exposition: Exposition) -> None:
+        exposition.counter("commit_writes", "Shared commits.", {(name,): batch.written for name, batch in found.items()}, ("batch",))
+        exposition.counter(
+            "commit_items", "Items written in shared commits.", {(name,): batch.items for name, batch in found.items()}, ("batch",)
+        )
+        exposition.gauge(
+            "commit_waiting", "Items waiting for a shared commit.", {(name,): batch.waiting for name, batch in found.items()}, ("batch",)
         )
 
     return write
 
 
-def webhooks(posts: Any) -> Callable[[Sheet], None]:
-    def write(sheet: Sheet) -> None:
-        sheet.counter("webhook_attempts", "Requests to webhooks by what became of them.", _each(posts.outcomes), ("outcome",))
-        sheet.gauge("webhook_connections", "Connections to webhooks.", posts.open)
+def quotas(usage: Accounting) -> Callable[[Exposition], None]:
+    """The quotas of accounts."""
+
+    def write(exposition: Exposition) -> None:
+        refused = dict.fromkeys(WORDS, 0) | usage.quotas.refused
+        exposition.counter(
+            "quota_refusals", "Requests refused because a quota was exhausted.", {(p,): n for p, n in refused.items()}, ("period",)
+        )
+        exposition.counter("quota_leases", "Blocks of quota leased from the database.", usage.quotas.leases)
+        exposition.gauge("quota_held", "Recipients of quota leased by this process and not used yet.", usage.quotas.held)
+        near = usage.warnings.near
+        levels = Counter(dict.fromkeys(LEVELS, 0)) + Counter(reached(each) for each in near)
+        counts = {(str(level),): levels[level] for level in LEVELS}
+        exposition.gauge("quota_accounts", "Quotas used to at least this percentage.", counts, ("percent",))
+        left = {(str(each.number), each.period): each.most - each.taken for each in near[:LISTED]}
+        exposition.gauge("quota_left", "Recipients left in quotas that are used to 80 %.", left, ("account", "period"))
 
     return write
 
 
-def clock(ahead: Callable[[], float]) -> Callable[[Sheet], None]:
-    return lambda sheet: sheet.gauge("clock_ahead_seconds", "By how much our clock goes before the database's.", ahead())
+def accepts(intake: Any) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
+        found = {"api": 0, "smtp": 0} | intake.accepted
+        exposition.counter("accepted", "Accepted emails, by source.", _each(found), ("source",))
+
+    return write
+
+
+def deliveries(delivery: Any, settling: Any) -> Callable[[Exposition], None]:
+    """Deliveries of this process."""
+
+    def write(exposition: Exposition) -> None:
+        outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed"), 0) | settling.outcomes
+        text = "Recipients by the outcome of an attempt. expired: the time limit passed while they were queued."
+        exposition.counter("deliveries", text, _each(outcomes | {"expired": delivery.expired}), ("outcome",))
+        lanes = list(delivery.lanes)
+        exposition.gauge("lanes", "Destinations with mail in memory.", len(lanes))
+        exposition.gauge("lane_waiting", "Transactions waiting in lanes.", sum(lane.waiting for lane in lanes))
+        exposition.gauge("lane_busy", "Transactions in progress.", sum(lane.busy for lane in lanes))
+        exposition.gauge("delivery_connections", "Connections to other mail servers, including those being opened.", delivery.slots.taken)
+        exposition.gauge("delivery_memory_bytes", "Bytes of messages in memory.", delivery.memory.used)
+        # Until the next release.
+        exposition.gauge("delivery_memory_octets", "Deprecated: use mailsvc_delivery_memory_bytes.", delivery.memory.used)
+
+    return write
+
+
+def budgets(found: Any) -> Callable[[Exposition], None]:
+    """Memory and disk of requests and messages in progress (runtime/budget)."""
+
+    def write(exposition: Exposition) -> None:
+        pools, labels = dict(found.pools()), ("client", "resource")
+        exposition.gauge(
+            "budget_used_bytes", "Bytes used by requests and messages in progress.", {n: pool.used for n, pool in pools.items()}, labels
+        )
+        exposition.gauge("budget_limit_bytes", "Bytes that they can use.", {n: pool.limit for n, pool in pools.items()}, labels)
+        exposition.counter(
+            "budget_refused", "Requests and messages refused for lack of space.", {n: pool.refused for n, pool in pools.items()}, labels
+        )
+        works = {(name,): pool.waiting for (name, resource), pool in pools.items() if resource == "work"}
+        exposition.gauge("budget_waiting", "Large requests waiting for memory.", works, ("client",))
+
+    return write
+
+
+def connections(found: Any) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
+        exposition.gauge("http_connections", "Open HTTP connections.", len(found))
+        exposition.counter("http_connections_refused", "HTTP connections and proxied requests refused because of a limit.", found.refused)
+        exposition.counter("http_connections_evicted", "Idle HTTP connections closed to make room for others.", found.evicted)
+
+    return write
+
+
+# The kinds of mail received at return paths: bounces/reading and bounces/intake.
+_RETURNED = (
+    "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "stranger", "gone", "early", "repeated",
+)  # fmt: skip
+
+
+def returned(returns: Any) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
+        found = dict.fromkeys(_RETURNED, 0) | returns.counts
+        exposition.counter(
+            "returned", "Mail received at return paths, by kind. Only bounce and complaint change anything.", _each(found), ("kind",)
+        )
+
+    return write
+
+
+def webhooks(posts: Any) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
+        exposition.counter("webhook_attempts", "Webhook requests, by outcome.", _each(posts.outcomes), ("outcome",))
+        exposition.gauge("webhook_connections", "Connections to webhook endpoints.", posts.open)
+
+    return write
+
+
+def clock(ahead: Callable[[], float]) -> Callable[[Exposition], None]:
+    return lambda exposition: exposition.gauge(
+        "clock_ahead_seconds", "Seconds by which this machine's clock is ahead of the database's.", ahead()
+    )
 
 
 def _each(found: Mapping[str, float]) -> Samples:

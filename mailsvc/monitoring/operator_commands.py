@@ -1,6 +1,6 @@
-"""What the operator may ask for and order over the control socket: the queue by destination, account and email.
+"""The commands of the control socket: show, pause, resume and retry by destination, account and email.
 
-The tables: store/queue/operator. What lanes do at this moment is told by the process that is asked; the tables tell of all.
+The tables: store/queue/operator, for all processes. The current state of lanes is that of the process that answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mailsvc.store.queue.operator import Operating
 
 
 class Delivery(Protocol):
-    """What the operator sees of delivery/service, and how it is woken."""
+    """delivery.service.Delivery, as far as commands use it."""
 
     def view(self) -> Mapping[str, Mapping[str, object]]: ...
 
@@ -28,15 +28,15 @@ class Delivery(Protocol):
 
 
 @attrs.frozen
-class Orders:
-    """One method for each order; the arguments are what came over the socket, the results can be written as JSON."""
+class OperatorCommands:
+    """A method for each command. Arguments come from the socket; results can be written as JSON."""
 
     queue: Queue
     operating: Operating
     region: str
     seconds: Callable[[], float]
     accounts: Accounts
-    ring: Callable[[], None]
+    notify: Callable[[], None]
     delivery: Delivery | None = None
     outcomes: Mapping[str, int] = attrs.field(factory=dict)  # of this process, since its start
 
@@ -48,7 +48,7 @@ class Orders:
         return {"queue": self.show, "email": self.email, "pause": self.pause, "resume": self.resume, "retry": self.retry}
 
     async def show(self) -> dict[str, object]:
-        """Everything that waits, by destination."""
+        """Shows the queue by destination."""
         now = self.now
         live = {} if self.delivery is None else self.delivery.view()
         destinations = []
@@ -70,12 +70,12 @@ class Orders:
         }
 
     async def email(self, email: str) -> dict[str, object]:
-        """The recipients of one email that wait: why, and until when."""
+        """Shows the queued recipients of an email, with reason and next attempt."""
         found = await self.operating.email(_uuid(email), self.now)
         return {"email": email, "waiting": [attrs.asdict(each) for each in found]}
 
     async def pause(self, kind: str, name: str, reason: str | None = None, seconds: float | None = None) -> dict[str, object]:
-        """Nothing more is begun; what is under way goes on."""
+        """Starts no new deliveries. Deliveries in progress continue."""
         until = FOREVER if seconds is None else self.now + timedelta(seconds=seconds)
         why = f"Paused by the operator{f': {reason}' if reason else ''}."
         done: dict[str, object] = {"paused": name, "until": _until(until)}
@@ -86,11 +86,11 @@ class Orders:
         else:
             waiting, sending = await self.operating.pause_email(_uuid(name), why, until)
             done |= {"recipients": waiting, "already_being_sent": sending}
-        self._tell()
+        self._wake()
         return done
 
     async def resume(self, kind: str, name: str) -> dict[str, object]:
-        """What was paused, or rests, goes on at once."""
+        """Ends a pause or a back-off, and retries at once."""
         if kind == "destination":
             await self.queue.lift(self.region, name, paused=True)
             count = await self.operating.retry_destination(self.region, name, self.now)
@@ -98,11 +98,11 @@ class Orders:
             count = await self.operating.resume_account((await find_account(self.accounts, name)).id, self.now)
         else:
             count = await self.operating.retry_email(_uuid(name), self.now)
-        self._tell()
+        self._wake()
         return {"resumed": name, "recipients": count}
 
     async def retry(self, kind: str, name: str) -> dict[str, object]:
-        """Try now what waits for its next attempt. A pause stays."""
+        """Retries deferred recipients now. Pauses stay in effect."""
         if kind == "destination":
             await self.queue.lift(self.region, name)
             count = await self.operating.retry_destination(self.region, name, self.now)
@@ -110,11 +110,11 @@ class Orders:
             count = await self.operating.retry_account((await find_account(self.accounts, name)).id, self.now)
         else:
             count = await self.operating.retry_email(_uuid(name), self.now)
-        self._tell()
+        self._wake()
         return {"retried": name, "recipients": count}
 
-    def _tell(self) -> None:
-        self.ring()
+    def _wake(self) -> None:
+        self.notify()
         if self.delivery is not None:
             self.delivery.wake()
 
@@ -123,11 +123,11 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Refused(f"{text!r} is no id of an email.") from None
+        raise Refused(f"{text!r} is not the ID of an email.") from None
 
 
 def _until(until: datetime | None) -> str | None:
-    """A time, or that there is none."""
+    """Formats when a pause ends: a time, or "resumed" if only by the operator."""
     if until is None:
         return None
     return "resumed" if until.year == 9999 else until.isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""How late the reactor comes to what is due: whatever blocks it makes everything else wait."""
+"""Measures how late the reactor runs scheduled calls: anything that blocks it delays everything else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import attrs
 
-EVERY = 0.5
+EVERY = 0.5  # seconds
 
 
 @attrs.define(eq=False)
-class Lateness:
-    """Tells `observe` twice a second by how many seconds a call came too late. `monotonic` tells seconds."""
+class ReactorLag:
+    """Reports to `observe`, twice a second, how many seconds late a call was. `monotonic` returns the time in seconds."""
 
     reactor: Any
     monotonic: Callable[[], float]
@@ -20,12 +20,12 @@ class Lateness:
     _call: Any = attrs.field(default=None, init=False)
 
     def start(self) -> None:
-        self._call = self.reactor.callLater(EVERY, self._look, self.monotonic() + EVERY)
+        self._call = self.reactor.callLater(EVERY, self._measure, self.monotonic() + EVERY)
 
     def stop(self) -> None:
         if self._call is not None and self._call.active():
             self._call.cancel()
 
-    def _look(self, due: float) -> None:
+    def _measure(self, due: float) -> None:
         self.observe(max(0.0, self.monotonic() - due))
         self.start()

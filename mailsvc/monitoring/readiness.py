@@ -1,4 +1,4 @@
-"""Watching the daemon: which figures there are, and what of them speaks against taking mail."""
+"""Collects the daemon's metrics, and answers the checks of /readyz that depend on them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import attrs
 
 from mailsvc.clock import ahead, held
 from mailsvc.monitoring import metrics, overview
-from mailsvc.monitoring.listener import MetricsSite, Page
-from mailsvc.monitoring.metrics import Metrics, Sheet
+from mailsvc.monitoring.listener import MetricsPage, MetricsSite
+from mailsvc.monitoring.metrics import Exposition, Metrics
 from mailsvc.monitoring.overview import Overview
-from mailsvc.monitoring.reactor_lag import Lateness
+from mailsvc.monitoring.reactor_lag import ReactorLag
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.store.logs.figures import Figures, Vitals
 from mailsvc.store.postgres.pool import Pool
 
-VITALS_EVERY = 10.0
-CLOCK_EVERY = 1.0  # seconds between two looks at the clocks
-LEDGER_BEHIND = 60.0  # seconds above which it is told
+VITALS_EVERY = 10.0  # seconds
+CLOCK_EVERY = 1.0  # seconds
+LEDGER_BEHIND = 60.0  # seconds of lag that are reported
 
 
 @attrs.define(eq=False)
-class Watching:
-    """`lease` tells the number of this process."""
+class Monitoring:
+    """`lease` returns the number of this process."""
 
     reactor: Any
     pool: Pool
@@ -45,28 +45,28 @@ class Watching:
 
     async def start(self, opened: Opened) -> None:
         await self.vitals.look()
-        opened.add("the vitals", every(self.reactor, VITALS_EVERY, "looking at clock and ledger", self.vitals.look))
-        opened.add("the clocks", every(self.reactor, CLOCK_EVERY, "comparing the clocks", self.vitals.look_again))
-        opened.add("the hour that is shown", every(self.reactor, overview.EVERY, "remembering figures", self._remember))
-        lateness = Lateness(self.reactor, time.monotonic, self._metrics.lag.observe)
-        lateness.start()
+        opened.add("vital signs", every(self.reactor, VITALS_EVERY, "checking clock and ledger", self.vitals.look))
+        opened.add("clock comparison", every(self.reactor, CLOCK_EVERY, "comparing the clocks", self.vitals.look_again))
+        opened.add("recent metrics", every(self.reactor, overview.EVERY, "recording metrics", self._remember))
+        lag = ReactorLag(self.reactor, time.monotonic, self._metrics.lag.observe)
+        lag.start()
 
         async def stop() -> None:
-            lateness.stop()
+            lag.stop()
 
-        opened.add("the reactor's lateness", stop)
+        opened.add("reactor lag", stop)
 
     async def _remember(self) -> None:
         self._overview.remember(self._metrics.own().text())
 
-    def add(self, source: Callable[[Sheet], None], **batches: Any) -> None:
-        """Figures of a room, and its shared commits by name."""
+    def add(self, source: Callable[[Exposition], None], **batches: Any) -> None:
+        """Adds metrics, and shared commits by name."""
         self._metrics.add(source)
         self._batches.update(batches)
 
     def site(self, token: str | None) -> MetricsSite:
-        """The door for the monitor."""
-        return MetricsSite(Page(self._metrics.text, token, lambda text: self._overview.page(text, self._title())), self.reactor)
+        """Returns the site for [metrics] listen."""
+        return MetricsSite(MetricsPage(self._metrics.text, token, lambda text: self._overview.page(text, self._title())), self.reactor)
 
     def _title(self) -> str:
         return f"mailsvc, process {self.lease()} on {socket.gethostname()}"

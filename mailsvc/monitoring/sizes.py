@@ -1,4 +1,4 @@
-"""What is kept and how large it is, for the doctor: one finding for each kind of thing, and the days that are held back."""
+"""Checks how much data is stored, for `mailsvc doctor`: one finding for each kind of data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from mailsvc.store.logs.retention import Size
 
 
 def findings(sizes: Mapping[str, Size], days: Mapping[str, int], now: datetime) -> list[Finding]:
-    """`days`: how many of each kind are to be kept."""
+    """`days`: how long each kind is kept."""
     return [_finding(kind, size, days[kind], now) for kind, size in sizes.items()]
 
 
 def _finding(kind: str, size: Size, days: int, now: datetime) -> Finding:
-    check, keeps = f"kept {kind}", f"{days} days are kept"
+    check, keeps = f"stored {kind}", f"kept for {days} days"
     if size.oldest is None:
-        return Finding(check, "good", f"{octets(size.bytes)}, nothing in it; {keeps}.")
-    told = f"{octets(size.bytes)} since {size.oldest:%Y-%m-%d}; {keeps}"
+        return Finding(check, "ok", f"{human_size(size.bytes)}, empty; {keeps}.")
+    found = f"{human_size(size.bytes)} since {size.oldest:%Y-%m-%d}; {keeps}"
     if size.oldest > now - timedelta(days=days + 2):
-        return Finding(check, "good", f"{told}.")
-    remedy = "Something of that day still waits (`mailsvc queue list`), or no process of mailsvc has run since."
-    return Finding(check, "doubtful", f"{told}.", remedy)
+        return Finding(check, "ok", f"{found}.")
+    remedy = "Older data is deleted once nothing of it is queued (`mailsvc queue list`) and a mailsvc process is running."
+    return Finding(check, "warning", f"{found}.", remedy)
 
 
-def octets(count: int) -> str:
-    """For people: three digits and a unit."""
+def human_size(count: int) -> str:
+    """Formats a number of bytes with three digits and a unit."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 1000 or unit == "TB":

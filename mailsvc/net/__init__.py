@@ -1,1 +1,1 @@
-"""The network outside SMTP: DNS, fetching URLs that customers gave us, and which addresses may be connected to."""
+"""Networking apart from SMTP: DNS, URLs from customers, HTTP requests to them, and which addresses may be connected to."""

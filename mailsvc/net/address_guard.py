@@ -1,6 +1,6 @@
-"""One check of addresses that we may connect to on somebody else's word: mail exchangers, webhook URLs, attachment links.
+"""Decides which addresses may be connected to on behalf of others: mail servers, webhook endpoints, attachment URLs. Pure.
 
-It is asked at connect time, with the address that is about to be connected to, never with a name. Pure.
+It is called when connecting, with the address itself, never with a name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 
 Network = IPv4Network | IPv6Network
 
-# IPv4: every entry of the IANA special-purpose registry is refused, also those that are globally reachable, because no mail server,
-# webhook endpoint or attachment has a reason to be there. The first match names the reason.
+# IPv4: every entry of the IANA special-purpose registry is refused, even if globally reachable: no mail server, webhook endpoint
+# or attachment belongs there. The first match gives the reason.
 _SPECIAL_V4: tuple[tuple[str, str], ...] = (
     ("0.0.0.0/8", "unspecified"),
     ("10.0.0.0/8", "private"),
@@ -23,7 +23,7 @@ _SPECIAL_V4: tuple[tuple[str, str], ...] = (
     ("192.0.2.0/24", "for documentation"),
     ("192.31.196.0/24", "reserved for protocols"),  # AS112
     ("192.52.193.0/24", "reserved for protocols"),  # AMT
-    ("192.88.99.0/24", "a retired relay"),
+    ("192.88.99.0/24", "deprecated (6to4 relay)"),
     ("192.168.0.0/16", "private"),
     ("192.175.48.0/24", "reserved for protocols"),  # AS112
     ("198.18.0.0/15", "for benchmarks"),
@@ -33,17 +33,17 @@ _SPECIAL_V4: tuple[tuple[str, str], ...] = (
     ("240.0.0.0/4", "reserved"),
 )
 
-# IPv6: only global unicast is allowed, except for the special-purpose ranges in it. A range that is assigned a meaning later is refused
-# until it is added to _GLOBAL_V6.
+# IPv6: only global unicast is allowed, without the special-purpose ranges in it. Ranges that are assigned later are refused until
+# they are added to _GLOBAL_V6.
 _GLOBAL_V6 = IPv6Network("2000::/3")  # 4291 §2.4
 _SPECIAL_V6: tuple[tuple[str, str], ...] = (
-    ("2001::/23", "reserved for protocols"),  # Teredo among them
+    ("2001::/23", "reserved for protocols"),  # includes Teredo
     ("2001:db8::/32", "for documentation"),
     ("2002::/16", "a tunnel (6to4)"),
     ("2620:4f:8000::/48", "reserved for protocols"),  # AS112
     ("3fff::/20", "for documentation"),
 )
-# Words for what lies outside global unicast; everything else there is "not a global address".
+# Reasons for ranges outside global unicast. The rest is "not a global address".
 _OUTSIDE_V6: tuple[tuple[str, str], ...] = (
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),
@@ -58,29 +58,29 @@ _OUTSIDE_V6: tuple[tuple[str, str], ...] = (
     ("fec0::/10", "private"),
     ("ff00::/8", "multicast"),
 )
-_WORDS: dict[int, tuple[tuple[Network, str], ...]] = {
-    4: tuple((ip_network(network), word) for network, word in _SPECIAL_V4),
-    6: tuple((ip_network(network), word) for network, word in (*_SPECIAL_V6, *_OUTSIDE_V6)),
+_REASONS: dict[int, tuple[tuple[Network, str], ...]] = {
+    4: tuple((ip_network(network), reason) for network, reason in _SPECIAL_V4),
+    6: tuple((ip_network(network), reason) for network, reason in (*_SPECIAL_V6, *_OUTSIDE_V6)),
 }
 
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """An allow-list from a setting: addresses and networks. ValueError names the one that is neither."""
+    """Parses addresses and networks from a setting. Raises ValueError, naming the invalid one."""
     return tuple(ip_network(text) for text in texts)
 
 
 def refusal(address: str, allowed: Sequence[Network] = (), denied: Sequence[Network] = ()) -> str | None:
-    """Why we may not connect to `address` (an IP address as text), or None when we may.
+    """Returns why `address` (an IP address) may not be connected to, or None if it may.
 
-    What is in `denied` may never be connected to, what is in `allowed` else always. An IPv4-mapped address is judged by the IPv4
-    address inside it, which is where the connection goes; all other forms that embed an IPv4 address are refused.
+    Addresses in `denied` are always refused; others in `allowed` are always allowed. An IPv4-mapped address is judged by its IPv4
+    address, which is where the connection goes. All other forms that embed an IPv4 address are refused.
     """
     try:
         found = ip_address(address)
     except ValueError:
         return f"{address!r} is not an IP address"
     if any(found in network for network in denied):
-        return f"{address} is closed by the operator"
+        return f"{address} is blocked by the operator"
     if any(found in network for network in allowed):
         return None
     if isinstance(found, IPv6Address):
@@ -88,9 +88,9 @@ def refusal(address: str, allowed: Sequence[Network] = (), denied: Sequence[Netw
             return f"{address} is link-local"
         if found.ipv4_mapped is not None:  # ::ffff:127.0.0.1 reaches 127.0.0.1
             return refusal(str(found.ipv4_mapped), allowed, denied)
-    for network, word in _WORDS[found.version]:
+    for network, reason in _REASONS[found.version]:
         if found in network:
-            return f"{address} is {word}"
+            return f"{address} is {reason}"
     if isinstance(found, IPv6Address) and found not in _GLOBAL_V6:
         return f"{address} is not a global address"
     return None

@@ -1,5 +1,6 @@
-"""The one resolver: dnspython's messages over the reactor's sockets, cached, each question asked once at a time, none without
-a deadline. Answers and failures are values. How octets travel: dnswire. What a domain should publish: domains/.
+"""The DNS resolver: cached lookups with deadlines. Concurrent lookups of one name share a query. Failures are return values.
+
+One query to one nameserver: dns_query. What a sending domain should publish: domains/.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, 
 from twisted.logger import Logger
 
 from mailsvc.net import dns_query
-from mailsvc.net.dns_query import Nameserver, Unanswered
+from mailsvc.net.dns_query import Nameserver, NameserverError
 
 T = TypeVar("T")
 
 
 @attrs.frozen
 class Mx:
-    """A mail exchanger. `host` in lower case without the last dot; empty for the root, which says "no mail" (7505)."""
+    """An MX record. `host` is lowercase without the final dot; empty for the root, which means that the domain takes no mail (7505)."""
 
     preference: int
     host: str
@@ -34,7 +35,7 @@ class Mx:
 
 @attrs.frozen
 class Tlsa:
-    """Which certificate a server has (6698 §2.1)."""
+    """A TLSA record: the certificate that a server should have (6698 §2.1)."""
 
     usage: int
     selector: int
@@ -44,7 +45,7 @@ class Tlsa:
 
 @attrs.frozen
 class Records(Generic[T]):
-    """What a name has of the kind asked for; no values when it exists without any. `name` is where CNAMEs led."""
+    """The records of a name. No values: the name exists, without such records. `name` is the canonical name."""
 
     name: str
     values: tuple[T, ...] = ()
@@ -60,7 +61,7 @@ class NxDomain:
 
 @attrs.frozen
 class Temporary:
-    """Nobody could say now; `reason` is a phrase for people."""
+    """The lookup failed temporarily. `reason` is a phrase for people."""
 
     reason: str
 
@@ -68,20 +69,20 @@ class Temporary:
 Result = Records[Any] | NxDomain | Temporary
 Exchange = Callable[[Nameserver, dns.message.QueryMessage, float], Awaitable[dns.message.QueryMessage]]
 
-_FLOOR, _CEILING = 60.0, 86400.0  # seconds that an answer is kept, whatever its TTL
-_NEGATIVE = 900.0  # at most, for "does not exist" and "has none" (2308 §5 allows more)
-_FAILED = 15.0  # for a failure, so that a thousand mails to one broken domain ask once (2308 §7)
-_HOPS = 8  # CNAMEs in a row
+_MIN_TTL, _MAX_TTL = 60.0, 86400.0  # seconds
+_NEGATIVE_TTL = 900.0  # maximum for missing names and records (2308 §5 allows more)
+_FAILURE_TTL = 15.0  # so that many emails to a broken domain cause one query (2308 §7)
+_MAX_CNAMES = 8  # in a chain
 
 
 @attrs.frozen
-class _Kept:
+class _Cached:
     result: Result
-    until: float
+    expires: float
 
 
 def configured(texts: Sequence[str] = ()) -> tuple[Nameserver, ...]:
-    """The nameservers of a setting like `["127.0.0.1:5353"]`, or those of /etc/resolv.conf when it is empty."""
+    """Parses nameservers such as `["127.0.0.1:5353"]`. If empty, returns those in /etc/resolv.conf."""
     if texts:
         return tuple(Nameserver.parse(text) for text in texts)
     try:
@@ -91,10 +92,10 @@ def configured(texts: Sequence[str] = ()) -> tuple[Nameserver, ...]:
 
 
 class Resolver:
-    """Look-ups with a cache in front.
+    """Looks up records, with a cache.
 
-    `seconds` bounds a whole look-up, `tries_after` is how long one nameserver gets before the next is asked,
-    `size` how many answers are kept, `concurrent` how many questions may be on the wire.
+    `seconds` is the timeout of a lookup, `retry_after` the timeout of one nameserver before the next is tried, `size` the number of
+    cached answers, `concurrent` the maximum number of queries in progress.
     """
 
     log = Logger()
@@ -105,31 +106,31 @@ class Resolver:
         nameservers: Sequence[str] = (),
         *,
         seconds: float = 10.0,
-        tries_after: float = 2.0,
+        retry_after: float = 2.0,
         size: int = 20_000,
         concurrent: int = 200,
         exchange: Exchange | None = None,
     ) -> None:
         self._clock = reactor
         self._servers = configured(nameservers)
-        self._seconds, self._tries_after, self._size = seconds, tries_after, size
+        self._seconds, self._retry_after, self._size = seconds, retry_after, size
         self._exchange: Exchange = exchange or (lambda server, query, left: dns_query.exchange(reactor, server, query, left))
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
-        self._flights: dict[tuple[str, str], list[Deferred[Result]]] = {}
+        self._cache: OrderedDict[tuple[str, str], _Cached] = OrderedDict()
+        self._pending: dict[tuple[str, str], list[Deferred[Result]]] = {}
         self._slots = DeferredSemaphore(concurrent)
 
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary:
-        """Mail exchangers in the order the server gave them; sorting is routing's."""
+        """MX records, in the order of the answer. delivery/connection/route sorts them."""
         answer: Records[Mx] | NxDomain | Temporary = await self._shared(domain, "MX")
         return answer
 
     def known_mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary | None:
-        """What `mx` would answer without asking anybody."""
-        kept = self._kept.get((_plain(domain), "MX"))
-        return kept.result if kept is not None and kept.until > self._clock.seconds() else None
+        """The cached answer of `mx`, if there is one."""
+        cached = self._cache.get((_normalized(domain), "MX"))
+        return cached.result if cached is not None and cached.expires > self._clock.seconds() else None
 
     async def txt(self, name: str) -> Records[str] | NxDomain | Temporary:
-        """TXT records, the strings of each joined."""
+        """TXT records, with the strings of each joined."""
         answer: Records[str] | NxDomain | Temporary = await self._shared(name, "TXT")
         return answer
 
@@ -144,22 +145,22 @@ class Resolver:
         return answer
 
     async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary:
-        """The certificates of `_25._tcp.host`. Only what is authenticated says anything."""
+        """TLSA records of `_25._tcp.host`. Only authenticated ones can be relied on."""
         answer: Records[Tlsa] | NxDomain | Temporary = await self._shared(name, "TLSA")
         return answer
 
     async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary:
-        """The names that an address has."""
+        """The host names of an address."""
         answer: Records[str] | NxDomain | Temporary = await self._shared(ipaddress.ip_address(address).reverse_pointer, "PTR")
         return answer
 
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary:
-        """IPv4 and then IPv6 addresses. A literal address is its own answer; localhost needs no server (6761 §6.3)."""
+        """IPv4 addresses, then IPv6 addresses. IP addresses and localhost (6761 §6.3) need no query."""
         try:
             return Records(host, (str(ipaddress.ip_address(host)),))
         except ValueError:
             pass
-        if _plain(host) == "localhost" or _plain(host).endswith(".localhost"):
+        if _normalized(host) == "localhost" or _normalized(host).endswith(".localhost"):
             return Records("localhost", ("127.0.0.1", "::1"))
         four, six = await gatherResults([self._shared(host, "A"), self._shared(host, "AAAA")])
         found = [answer for answer in (four, six) if isinstance(answer, Records)]
@@ -172,113 +173,115 @@ class Resolver:
         return found[0] if found else four
 
     def _shared(self, name: str, kind: str) -> Deferred[Any]:
-        """From the cache, or a place among those who wait for the same answer. Cancelling one leaves the others alone."""
-        key = (_plain(name), kind)
-        mine: Deferred[Result] = Deferred()
-        kept = self._kept.get(key)
-        if kept is not None and kept.until > self._clock.seconds():
-            self._kept.move_to_end(key)
-            mine.callback(kept.result)
-        elif key in self._flights:
-            self._flights[key].append(mine)
+        """Answers from the cache, or waits for a query that others share. Cancelling one waiter does not affect the others."""
+        key = (_normalized(name), kind)
+        result: Deferred[Result] = Deferred()
+        cached = self._cache.get(key)
+        if cached is not None and cached.expires > self._clock.seconds():
+            self._cache.move_to_end(key)
+            result.callback(cached.result)
+        elif key in self._pending:
+            self._pending[key].append(result)
         else:
-            self._flights[key] = [mine]
-            Deferred.fromCoroutine(self._fly(key))
-        return mine
+            self._pending[key] = [result]
+            Deferred.fromCoroutine(self._resolve(key))
+        return result
 
-    async def _fly(self, key: tuple[str, str]) -> None:
+    async def _resolve(self, key: tuple[str, str]) -> None:
         result: Result
         try:
             result, seconds = await self._look_up(*key)
-        except Exception:  # whatever it was, those who wait get an answer
-            self.log.failure("look-up of {name} {kind} failed", name=key[0], kind=key[1])
-            result, seconds = Temporary(f"the look-up of {key[0]} failed"), _FAILED
-        self._kept[key] = _Kept(result, self._clock.seconds() + seconds)
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._size:
-            self._kept.popitem(last=False)
-        for waiting in self._flights.pop(key):
+        except Exception:  # all who wait must get an answer
+            self.log.failure("DNS lookup of {name} {kind} failed", name=key[0], kind=key[1])
+            result, seconds = Temporary(f"the DNS lookup of {key[0]} failed"), _FAILURE_TTL
+        self._cache[key] = _Cached(result, self._clock.seconds() + seconds)
+        self._cache.move_to_end(key)
+        while len(self._cache) > self._size:
+            self._cache.popitem(last=False)
+        for waiting in self._pending.pop(key):
             if not waiting.called:
                 waiting.callback(result)
 
     async def _look_up(self, name: str, kind: str) -> tuple[Result, float]:
-        """The answer and how long to keep it, CNAMEs followed also where the server leaves that to us."""
+        """Returns the answer and how long to cache it. Follows CNAMEs if the server does not."""
         deadline = self._clock.seconds() + self._seconds
-        target, ttl = name, _CEILING
-        for _ in range(_HOPS):
+        target, ttl = name, _MAX_TTL
+        for _ in range(_MAX_CNAMES):
             try:
                 response = await self._respond(target, kind, deadline)
                 chain = response.resolve_chaining()
-            except Unanswered as error:
-                return Temporary(str(error)), _FAILED
+            except NameserverError as error:
+                return Temporary(str(error)), _FAILURE_TTL
             except dns.exception.DNSException as error:
                 if isinstance(error, dns.name.LabelTooLong | dns.name.NameTooLong | dns.name.EmptyLabel | dns.name.BadEscape):
-                    return NxDomain(name), _NEGATIVE  # such a name cannot exist (1035 §2.3.4)
-                return Temporary(f"the answer about {target} makes no sense"), _FAILED
+                    return NxDomain(name), _NEGATIVE_TTL  # such a name cannot exist (1035 §2.3.4)
+                return Temporary(f"the DNS answer for {target} is invalid"), _FAILURE_TTL
             ttl = min(ttl, chain.minimum_ttl)
             if response.rcode() == dns.rcode.NXDOMAIN:
-                return NxDomain(name), _between(ttl, _NEGATIVE)
+                return NxDomain(name), _bounded(ttl, _NEGATIVE_TTL)
             canonical = chain.canonical_name.to_text(omit_final_dot=True).lower()
             if chain.answer is not None:
                 values = tuple(value(kind, rdata) for rdata in chain.answer)
-                return Records(canonical, values, bool(response.flags & dns.flags.AD)), _between(ttl, _CEILING)
+                return Records(canonical, values, bool(response.flags & dns.flags.AD)), _bounded(ttl, _MAX_TTL)
             if kind == "CNAME" or canonical == target or _has_soa(response):
-                return Records(canonical), _between(ttl, _NEGATIVE)
+                return Records(canonical), _bounded(ttl, _NEGATIVE_TTL)
             target = canonical
-        return Temporary(f"{name} leads through too many CNAME records"), _FAILED
+        return Temporary(f"{name} has too many CNAME records in a chain"), _FAILURE_TTL
 
     async def _respond(self, name: str, kind: str, deadline: float) -> dns.message.QueryMessage:
-        """The first usable response of any nameserver, asked in turn until the deadline."""
+        """Returns the first usable response. Asks the nameservers in turn until the deadline."""
         query = dns_query.question(name, kind)
         last = "no nameserver is configured"
-        turn = 0
-        while self._servers and turn < 2 * len(self._servers):
+        attempt = 0
+        while self._servers and attempt < 2 * len(self._servers):
             left = deadline - self._clock.seconds()
             if left <= 0:
                 break
-            server = self._servers[turn % len(self._servers)]
-            turn += 1
+            server = self._servers[attempt % len(self._servers)]
+            attempt += 1
             try:
-                return await self._one(server, query, min(left, self._tries_after), deadline)
-            except Unanswered as error:
+                return await self._query(server, query, min(left, self._retry_after), deadline)
+            except NameserverError as error:
                 last = str(error)
-        raise Unanswered(last)
+        raise NameserverError(last)
 
-    async def _one(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float, deadline: float) -> dns.message.QueryMessage:
+    async def _query(
+        self, server: Nameserver, query: dns.message.QueryMessage, seconds: float, deadline: float
+    ) -> dns.message.QueryMessage:
         try:
             await self._slots.acquire().addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock)
         except (TimeoutError, CancelledError):
-            raise Unanswered("too many DNS look-ups are under way") from None
+            raise NameserverError("too many DNS lookups are in progress") from None
         try:
             response = await self._exchange(server, query, seconds)
         finally:
             self._slots.release()
         if response.rcode() in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
             return response
-        about = query.question[0].name.to_text(omit_final_dot=True)
-        raise Unanswered(f"nameserver {server} answered {dns.rcode.to_text(response.rcode())} for {about}")
+        name = query.question[0].name.to_text(omit_final_dot=True)
+        raise NameserverError(f"nameserver {server} answered {dns.rcode.to_text(response.rcode())} for {name}")
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.rstrip(".").lower()
 
 
-def _between(ttl: float, most: float) -> float:
-    return max(_FLOOR, min(ttl, most))
+def _bounded(ttl: float, highest: float) -> float:
+    return max(_MIN_TTL, min(ttl, highest))
 
 
 def _has_soa(response: dns.message.QueryMessage) -> bool:
-    """A negative answer carries the SOA (2308 §2.2); without one the server has merely not followed the CNAME."""
+    """Whether an answer without records is final: it then has an SOA record (2308 §2.2). Otherwise, the CNAME was not followed."""
     return any(rrset.rdtype == dns.rdatatype.SOA for rrset in response.authority)
 
 
 def value(kind: str, rdata: Any) -> Any:
-    """What `Records` has of a record: an Mx, or a text."""
+    """Converts a record to its value in `Records`: an Mx, a Tlsa or a string."""
     return _VALUES[kind](rdata)
 
 
 def reversed_name(address: str) -> str:
-    """The labels of an IP address in reverse order, as DNS block lists look it up (5782 §2.1, §2.4)."""
+    """Returns an IP address in reverse order, for DNS blocklists (5782 §2.1, §2.4)."""
     return ipaddress.ip_address(address).reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")
 
 

@@ -1,7 +1,7 @@
-"""One DNS question to one nameserver, over the reactor's own UDP and TCP sockets. No threads, no cache, no names of our own.
+"""One DNS query to one nameserver, over UDP or TCP. Caching and retries: dns.
 
-What keeps a forger out: a random id, a socket (and so a source port) for each question, a connected socket that hears only
-the server that was asked, and the comparison of the question in the answer with ours.
+Protection against forged answers: a random ID, a separate socket (and source port) for each query, a connected socket that only
+receives from this server, and a check that the answer repeats the question.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from twisted.internet.protocol import DatagramProtocol
 from twisted.protocols.basic import Int16StringReceiver
 from twisted.python.failure import Failure
 
-_PAYLOAD = 1232  # octets of UDP that pass everywhere unfragmented (DNS flag day 2020)
+_PAYLOAD = 1232  # bytes of UDP that are not fragmented (DNS flag day 2020)
 
 
-class Unanswered(Exception):
-    """The nameserver gave no usable answer in time; the text says what happened."""
+class NameserverError(Exception):
+    """The nameserver gave no usable answer in time. The text is a phrase for people."""
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Nameserver:
 
     @classmethod
     def parse(cls, text: str) -> Nameserver:
-        """`192.0.2.1`, `192.0.2.1:5353`, `2001:db8::1` or `[2001:db8::1]:5353`. ValueError when it is neither."""
+        """`192.0.2.1`, `192.0.2.1:5353`, `2001:db8::1` or `[2001:db8::1]:5353`. Raises ValueError."""
         host, port = text, "53"
         if text.startswith("["):
             host, _, rest = text[1:].partition("]")
@@ -48,22 +48,22 @@ class Nameserver:
         return cls(host, int(port))
 
     @property
-    def six(self) -> bool:
+    def ipv6(self) -> bool:
         return ":" in self.host
 
     def __str__(self) -> str:
-        shown = f"[{self.host}]" if self.six else self.host
+        shown = f"[{self.host}]" if self.ipv6 else self.host
         return shown if self.port == 53 else f"{shown}:{self.port}"
 
 
 def question(name: str, kind: str, *, recursive: bool = True) -> dns.message.QueryMessage:
-    """A query with EDNS; not `recursive`: for a server that knows by itself. dns.exception.DNSException when `name` is no domain name."""
+    """Builds a query with EDNS. Not `recursive`: for an authoritative server. Raises dns.exception.DNSException for an invalid name."""
     flags = dns.flags.RD | dns.flags.AD if recursive else dns.flags.Flag(0)
     return dns.message.make_query(name, kind, use_edns=0, payload=_PAYLOAD, flags=flags, id=secrets.randbits(16))
 
 
 async def exchange(reactor: Any, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
-    """The server's answer within `seconds`: by UDP, and again by TCP when it did not fit. Raises Unanswered."""
+    """Returns the server's answer: over UDP, or over TCP if it was truncated. Raises NameserverError, also after `seconds`."""
     started = reactor.seconds()
     try:
         answer = await _by_udp(reactor, server, query).addTimeout(seconds, reactor)
@@ -71,23 +71,23 @@ async def exchange(reactor: Any, server: Nameserver, query: dns.message.QueryMes
             left = max(0.05, seconds - (reactor.seconds() - started))
             answer = await Deferred.fromCoroutine(_by_tcp(reactor, server, query, left)).addTimeout(left, reactor)
     except (TimeoutError, CancelledError):
-        raise Unanswered(f"nameserver {server} did not answer in time") from None
+        raise NameserverError(f"nameserver {server} did not answer in time") from None
     except (ConnectError, ConnectionClosed, OSError) as error:
-        raise Unanswered(f"nameserver {server} cannot be reached ({error})") from None
+        raise NameserverError(f"nameserver {server} cannot be reached ({error})") from None
     return answer
 
 
-def _matching(query: dns.message.QueryMessage, octets: bytes) -> dns.message.QueryMessage | None:
-    """The answer to our very question; None for anything else that arrives."""
+def _matching(query: dns.message.QueryMessage, data: bytes) -> dns.message.QueryMessage | None:
+    """Parses an answer to this query. None for anything else."""
     try:
-        message = dns.message.from_wire(octets)
+        message = dns.message.from_wire(data)
     except (dns.exception.DNSException, ValueError, IndexError):
         return None
     return message if isinstance(message, dns.message.QueryMessage) and query.is_response(message) else None
 
 
-class _Asking(DatagramProtocol):
-    """One question over a UDP socket of its own."""
+class _UdpQuery(DatagramProtocol):
+    """A query on its own UDP socket."""
 
     noisy = False
 
@@ -97,7 +97,7 @@ class _Asking(DatagramProtocol):
 
     def startProtocol(self) -> None:
         transport: Any = self.transport
-        transport.connect(self._server.host, self._server.port)  # the kernel now drops what others send
+        transport.connect(self._server.host, self._server.port)  # the kernel then drops datagrams from others
         transport.write(self._query.to_wire())
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
@@ -111,8 +111,8 @@ class _Asking(DatagramProtocol):
 
 
 def _by_udp(reactor: Any, server: Nameserver, query: dns.message.QueryMessage) -> Deferred[dns.message.QueryMessage]:
-    asking = _Asking(server, query)
-    port = reactor.listenUDP(0, asking, interface="::" if server.six else "", maxPacketSize=65535)
+    protocol = _UdpQuery(server, query)
+    port = reactor.listenUDP(0, protocol, interface="::" if server.ipv6 else "", maxPacketSize=65535)
 
     def close(result: Any) -> Any:
         stopped = port.stopListening()
@@ -120,11 +120,11 @@ def _by_udp(reactor: Any, server: Nameserver, query: dns.message.QueryMessage) -
             stopped.addErrback(lambda failure: None)
         return result
 
-    return asking.answer.addBoth(close)
+    return protocol.answer.addBoth(close)
 
 
-class _Stream(Int16StringReceiver):
-    """One question over TCP: messages with a length of two octets before them (1035 §4.2.2)."""
+class _TcpQuery(Int16StringReceiver):
+    """A query over TCP: messages with a two-byte length prefix (1035 §4.2.2)."""
 
     noisy = False
     MAX_LENGTH = 65535
@@ -147,8 +147,8 @@ class _Stream(Int16StringReceiver):
 
 
 async def _by_tcp(reactor: Any, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
-    endpoint = (TCP6ClientEndpoint if server.six else TCP4ClientEndpoint)(reactor, server.host, server.port, timeout=seconds)
-    stream: _Stream = await connectProtocol(endpoint, _Stream(query))
+    endpoint = (TCP6ClientEndpoint if server.ipv6 else TCP4ClientEndpoint)(reactor, server.host, server.port, timeout=seconds)
+    stream: _TcpQuery = await connectProtocol(endpoint, _TcpQuery(query))
     try:
         return await stream.answer
     finally:

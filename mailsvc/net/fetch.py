@@ -1,16 +1,15 @@
-"""Requests to web addresses that strangers gave us: webhook endpoints and linked attachments.
+"""HTTP requests to URLs from customers: webhook endpoints and attachments.
 
-Each request looks the name up, checks every address that it has, and goes to one of those that were checked: what the name
-leads to a moment later does not matter. Certificates are verified for the name. Redirects are not followed, proxies of the
-environment not used; a connection serves one request, or those of one Line to one place. What an answer may cost is bounded in time,
-octets of its head and octets of its body.
+Each request looks up the host, checks all of its addresses, and connects to one that was checked, so a DNS change in between has no
+effect. Certificates are verified for the host. Redirects are not followed and proxy variables are ignored. A connection serves one
+request, or several to the same host and port (HttpConnection). Time, header size and body size are limited.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict, Unpack
 
 import attrs
 from OpenSSL.SSL import Error as TlsError
@@ -21,7 +20,7 @@ from twisted.internet.error import ConnectError, ConnectingCancelledError, Conne
 from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, connectionDone
-from twisted.internet.protocol import Protocol as Wire
+from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.ssl import optionsForClientTLS
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
@@ -45,22 +44,22 @@ from mailsvc.net import urls
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.net.urls import BadUrl, Rules, Target
 
-HEAD = 64 * 1024  # octets of an answer besides the part of its body that is wanted
-ADDRESSES = 3  # of a name that are tried
-HOSTS = 50  # whose TLS contexts are kept; each is most of a megabyte
-CONNECT = 5.0  # seconds for one of them
-DETAIL = 200  # characters of a parser's complaint that are kept
+HEAD = 64 * 1024  # bytes of a response besides the body
+ADDRESSES = 3  # that are tried for each request
+HOSTS = 50  # whose TLS contexts are cached; each takes almost a megabyte
+CONNECT = 5.0  # seconds for each address
+DETAIL = 200  # characters of a parser's error message
 
 log = Logger()
 
 
-class NoAnswer(Exception):
-    """A sentence: why there is no answer, or none that we may have."""
+class FetchError(Exception):
+    """Why there is no usable response, as a sentence for people."""
 
 
 @attrs.frozen
 class Reply:
-    """`body` holds no more than was asked for; `whole`: it is all of it. `coded`: it came compressed, and is as it came."""
+    """A response. `whole`: the body is complete, not cut at `keep`. `coded`: the body is still compressed."""
 
     status: int
     headers: Headers
@@ -74,30 +73,33 @@ class Reply:
 
 
 class Addresses(Protocol):
-    """dns.Resolver"""
+    """net.dns.Resolver, as far as it is used here."""
 
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
 
 
-class Asking(Protocol):
-    """A Fetcher, or one of its lines."""
+class Options(TypedDict, total=False):
+    """The options of a request: a timeout, and how many bytes of the body to `keep`.
 
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        seconds: float,
-        keep: int,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        room: Callable[[int], bool] = lambda octets: True,
-    ) -> Reply: ...
+    `reserve` is called before bytes are kept, and can refuse them.
+    """
+
+    seconds: Required[float]
+    keep: Required[int]
+    headers: Mapping[str, str] | None
+    body: bytes | None
+    reserve: Callable[[int], bool]
+
+
+class HttpClient(Protocol):
+    """A Fetcher or an HttpConnection."""
+
+    async def fetch(self, method: str, url: str, **options: Unpack[Options]) -> Reply: ...
 
 
 @attrs.define(eq=False)
 class Fetcher:
-    """`trust`: the certificate authorities, None: those of this machine."""
+    """Makes requests. `trust`: the certificate authorities; None: those of this machine."""
 
     reactor: Any
     resolver: Addresses
@@ -105,29 +107,16 @@ class Fetcher:
     trust: Any = None
     _tls: OrderedDict[str, Any] = attrs.field(factory=OrderedDict, init=False, repr=False)
 
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        seconds: float,
-        keep: int,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        room: Callable[[int], bool] = lambda octets: True,
-    ) -> Reply:
-        """One request over a connection of its own, and its answer within `seconds`, with the first `keep` octets of its body.
+    async def fetch(self, method: str, url: str, **options: Unpack[Options]) -> Reply:
+        """Makes a request over its own connection. Raises FetchError."""
+        return await HttpConnection(self, persistent=False).fetch(method, url, **options)
 
-        `room` is asked before octets are kept, and may refuse. Raises NoAnswer.
-        """
-        return await Line(self, again=False).ask(method, url, seconds=seconds, keep=keep, headers=headers, body=body, room=room)
-
-    def line(self) -> Line:
-        """A connection for one request after another to one place; to be closed."""
-        return Line(self, again=True)
+    def connection(self) -> HttpConnection:
+        """Returns a connection for several requests. The caller closes it."""
+        return HttpConnection(self, persistent=True)
 
     def tls(self, host: str) -> Any:
-        """How to verify `host`. Kept for the hosts of late: reading the certificate authorities takes longer than all the rest."""
+        """Returns the TLS options that verify `host`. Cached, because loading the certificate authorities is slow."""
         options = self._tls.pop(host, None)
         if options is None:
             more = {} if self.trust is None else {"trustRoot": self.trust}
@@ -139,111 +128,98 @@ class Fetcher:
 
 
 @implementer(IAgent, IAgentEndpointFactory, IStreamClientEndpoint)
-class Line:
-    """A connection for one request after the other: an agent, and the endpoint that it connects to.
+class HttpConnection:
+    """A connection for one or more requests. It implements both the agent and the endpoint that the agent connects to.
 
-    It is made with the first request. It is used `again` when its answer came whole, the other end keeps it open, and the name, looked up
-    and checked anew, still has the address that it leads to.
+    The first request connects. A `persistent` connection is reused if the last response was complete, the server kept the connection
+    open, and the host, looked up and checked again, still has the same address.
     """
 
-    def __init__(self, fetcher: Fetcher, *, again: bool) -> None:
+    def __init__(self, fetcher: Fetcher, *, persistent: bool) -> None:
         self.fetcher = fetcher
-        self.why: str | None = None
-        self.most = self.received = 0  # octets of the answer under way
+        self.failure: str | None = None
+        self.limit = self.received = 0  # bytes of the current response
         self._coded = False
         self._url: str | None = None
-        self._target: Target | None = None  # what it means
+        self._target: Target | None = None  # the parsed URL
         self._address: str | None = None
-        self._wire: Any = None
-        self._pool = HTTPConnectionPool(fetcher.reactor, persistent=again)
+        self._open: Any = None
+        self._pool = HTTPConnectionPool(fetcher.reactor, persistent=persistent)
         self._pool.retryAutomatically, self._pool.maxPersistentPerHost = False, 1
         self._agent = Agent.usingEndpointFactory(fetcher.reactor, self, self._pool)
 
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        seconds: float,
-        keep: int,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        room: Callable[[int], bool] = lambda octets: True,
-    ) -> Reply:
-        """As Fetcher.ask."""
+    async def fetch(self, method: str, url: str, **options: Unpack[Options]) -> Reply:
+        """Makes a request. Raises FetchError."""
         target = self._target if url == self._url and self._target is not None else self._read(url)
-        self.why, self.most, self.received = None, keep + HEAD, 0
-        asking = Deferred.fromCoroutine(self._ask(method, target, headers or {}, body, keep, room))
-        timer = self.fetcher.reactor.callLater(seconds, self._give_up, asking, f"There was no whole answer within {seconds:g} s.")
+        seconds = options["seconds"]
+        self.failure, self.limit, self.received = None, options["keep"] + HEAD, 0
+        fetching = Deferred.fromCoroutine(self._fetch(method, target, options))
+        timer = self.fetcher.reactor.callLater(seconds, self._give_up, fetching, f"There was no complete response within {seconds:g} s.")
         try:
-            return await asking
+            return await fetching
         except (CancelledError, ConnectingCancelledError):
-            if self.why is None:  # nobody waits for it any more
+            if self.failure is None:  # cancelled by the caller
                 raise
-            raise NoAnswer(self.why) from None
+            raise FetchError(self.failure) from None
         finally:
-            if self.why is not None or not self._idle():
+            if self.failure is not None or not self._idle():
                 self.close()
             if timer.active():
                 timer.cancel()
 
-    def close(self, why: str | None = None) -> None:
-        """Let go of the connection, at once and for good. The next request makes another."""
-        self.why = self.why or why
-        wire, self._wire = self._wire, None
-        if wire is not None and wire.transport is not None:
-            wire.transport.abortConnection()
+    def close(self, failure: str | None = None) -> None:
+        """Closes the connection at once. The next request makes a new one."""
+        self.failure = self.failure or failure
+        open_, self._open = self._open, None
+        if open_ is not None and open_.transport is not None:
+            open_.transport.abortConnection()
         self._pool.closeCachedConnections()
 
     def _read(self, url: str) -> Target:
         try:
             target = urls.read(url, self.fetcher.rules)
         except BadUrl as error:
-            raise NoAnswer(f"The URL {error}.") from None
-        if self._target is not None and _place(self._target) != _place(target):
+            raise FetchError(f"The URL {error}.") from None
+        if self._target is not None and _origin(self._target) != _origin(target):
             self.close()
         self._url, self._target = url, target
         return target
 
-    async def _ask(
-        self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
-    ) -> Reply:
+    async def _fetch(self, method: str, target: Target, options: Options) -> Reply:
         try:
-            again = await self._usable_again()
+            reused = await self._can_reuse()
             try:
-                return await self._request(method, target, headers, body, keep, room)
+                return await self._request(method, target, options)
             except (ResponseNeverReceived, RequestNotSent, RequestTransmissionFailed) as error:
-                if not again or self.received or self.why is not None or _cancelled(error):
+                if not reused or self.received or self.failure is not None or _cancelled(error):
                     raise
-            self.close()  # the other end had closed it, as it may at any time between two requests: nothing is wrong with it
-            return await self._request(method, target, headers, body, keep, room)
+            self.close()  # the server closed the idle connection, as it may at any time: connect again
+            return await self._request(method, target, options)
         except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, RequestNotSent, RequestTransmissionFailed, OSError) as error:
-            raise NoAnswer(self.why or _why(error)) from None
-        except (NoAnswer, CancelledError, ConnectingCancelledError):
+            raise FetchError(self.failure or _describe(error)) from None
+        except (FetchError, CancelledError, ConnectingCancelledError):
             raise
-        except Exception:  # whatever an answer does to the code that reads it, it is no answer
-            log.failure("the answer of {host} could not be read", host=target.host)
-            raise NoAnswer("The answer could not be read.") from None
+        except Exception:  # whatever a response does to the code that parses it
+            log.failure("The response of {host} could not be parsed.", host=target.host)
+            raise FetchError("The response could not be parsed.") from None
 
-    async def _request(
-        self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
-    ) -> Reply:
-        given = Headers({name: [value] for name, value in headers.items()})
-        response = await HTTPClient(self).request(method, target.text, headers=given, data=body, allow_redirects=False, unbuffered=True)
-        kept = _Kept(keep, room)
+    async def _request(self, method: str, target: Target, options: Options) -> Reply:
+        headers, body = Headers({name: [value] for name, value in (options.get("headers") or {}).items()}), options.get("body")
+        response = await HTTPClient(self).request(method, target.text, headers=headers, data=body, allow_redirects=False, unbuffered=True)
+        kept = _Body(options["keep"], options.get("reserve", lambda size: True))
         response.deliverBody(kept)
         await kept.done
-        if self.why is not None:
-            raise NoAnswer(self.why)
+        if self.failure is not None:
+            raise FetchError(self.failure)
         if not 100 <= response.code <= 599:  # 9110 §15: everything else is invalid
-            raise NoAnswer("The answer is not valid HTTP: its status code is not between 100 and 599.")
-        return Reply(response.code, response.headers, bytes(kept.octets), kept.whole, self._coded)
+            raise FetchError("The response is not valid HTTP: its status code is not between 100 and 599.")
+        return Reply(response.code, response.headers, bytes(kept.data), kept.whole, self._coded)
 
     def _idle(self) -> bool:
-        """Whether the last answer came whole, and the connection stays open."""
-        return self._wire is not None and self._pool.persistent and self._wire.wrappedProtocol.state == "QUIESCENT"
+        """Whether the last response was complete and the connection is still open."""
+        return self._open is not None and self._pool.persistent and self._open.wrappedProtocol.state == "QUIESCENT"
 
-    async def _usable_again(self) -> bool:
+    async def _can_reuse(self) -> bool:
         if not self._idle():
             return False
         if self._address in await self._addresses():
@@ -252,18 +228,18 @@ class Line:
         return False
 
     def request(self, method: bytes, uri: bytes, headers: Headers | None = None, producer: IBodyProducer | None = None) -> Any:
-        """What is compressed could unfold to anything: it is neither asked for nor unfolded."""
+        """Neither requests nor decompresses compressed responses: their size could be anything."""
         headers = headers or Headers()
         headers.setRawHeaders(b"accept-encoding", [b"identity"])
-        asked = self._agent.request(method, uri, headers, producer)
+        requested = self._agent.request(method, uri, headers, producer)
 
         def plain(response: IResponse) -> IResponse:
             self._coded = response.headers.hasHeader(b"content-encoding")
-            for name in (b"content-encoding", b"set-cookie"):  # nothing is decompressed, no cookie is read or kept
+            for name in (b"content-encoding", b"set-cookie"):  # treq then neither decompresses nor reads cookies
                 response.headers.removeHeader(name)
             return response
 
-        return asked.addCallback(plain)
+        return requested.addCallback(plain)
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         return self
@@ -273,32 +249,32 @@ class Line:
 
     async def _connect(self, factory: Any) -> Any:
         assert self._target is not None
-        last = NoAnswer(f"{self._target.host} has no address.")
+        last = FetchError(f"{self._target.host} has no address.")
         for address in (await self._addresses())[:ADDRESSES]:
-            bounded = _Bounded(factory, self)
+            limited = _LimitedFactory(factory, self)
             try:
-                self._wire = await self._endpoint(self._target, address).connect(bounded)
+                self._open = await self._endpoint(self._target, address).connect(limited)
             except (ConnectError, OSError) as error:
-                last = NoAnswer(_why(error))
+                last = FetchError(_describe(error))
                 continue
             self._address = address
-            return self._wire.wrappedProtocol
-        self.why = str(last)
+            return self._open.wrappedProtocol
+        self.failure = str(last)
         raise ConnectError(string=str(last))
 
     async def _addresses(self) -> tuple[str, ...]:
-        """All that the name has, each of them one that we may connect to."""
+        """Returns all addresses of the host. Raises ConnectError if any of them may not be connected to."""
         assert self._target is not None
         host = self._target.host
         found = await self.fetcher.resolver.addresses(host)
         if not isinstance(found, Records):
-            self.why = f"{host} was not found: {found.reason if isinstance(found, Temporary) else 'there is no such name'}."
-            raise ConnectError(string=self.why)
+            self.failure = f"{host} was not found: {found.reason if isinstance(found, Temporary) else 'the name does not exist'}."
+            raise ConnectError(string=self.failure)
         for address in found.values:
-            why = self.fetcher.rules.refusal(address)
-            if why is not None:
-                self.why = f"{host} leads to an address that may not be connected to: {why}."
-                raise ConnectError(string=self.why)
+            refusal = self.fetcher.rules.refusal(address)
+            if refusal is not None:
+                self.failure = f"{host} has an address that may not be connected to: {refusal}."
+                raise ConnectError(string=self.failure)
         return found.values
 
     def _endpoint(self, target: Target, address: str) -> Any:
@@ -306,12 +282,12 @@ class Line:
         endpoint = kind(self.fetcher.reactor, address, target.port, timeout=CONNECT)
         return wrapClientTLS(self.fetcher.tls(target.host), endpoint) if target.secure else endpoint
 
-    def _give_up(self, asking: Deferred[Reply], why: str) -> None:
-        self.why = self.why or why
-        asking.cancel()
+    def _give_up(self, fetching: Deferred[Reply], failure: str) -> None:
+        self.failure = self.failure or failure
+        fetching.cancel()
 
 
-def _place(target: Target) -> tuple[bool, str, int]:
+def _origin(target: Target) -> tuple[bool, str, int]:
     return target.secure, target.host, target.port
 
 
@@ -319,44 +295,44 @@ def _cancelled(error: Exception) -> bool:
     return any(reason.check(CancelledError) for reason in getattr(error, "reasons", ()))
 
 
-class _Counting(ProtocolWrapper):
-    """Cuts the line of whoever says more than was asked for."""
+class _LimitedProtocol(ProtocolWrapper):
+    """Closes the connection if a response is too large."""
 
     def dataReceived(self, data: bytes) -> None:
-        line = self.factory.line
-        line.received += len(data)
-        if line.received > line.most:
-            line.close(f"The answer has more than {line.most} octets.")
+        connection = self.factory.connection
+        connection.received += len(data)
+        if connection.received > connection.limit:
+            connection.close(f"The response has more than {connection.limit} bytes.")
         else:
             super().dataReceived(data)
 
 
-class _Bounded(WrappingFactory):
-    protocol = _Counting
+class _LimitedFactory(WrappingFactory):
+    protocol = _LimitedProtocol
     noisy = False
 
-    def __init__(self, factory: Factory, line: Line) -> None:
+    def __init__(self, factory: Factory, connection: HttpConnection) -> None:
         super().__init__(factory)
-        self.line = line
+        self.connection = connection
 
 
-class _Kept(Wire):
-    """The first octets of a body; what comes after them is not waited for."""
+class _Body(TwistedProtocol):
+    """Keeps the first bytes of a body, and does not wait for the rest."""
 
-    def __init__(self, most: int, room: Callable[[int], bool]) -> None:
-        self.octets = bytearray()
+    def __init__(self, keep: int, reserve: Callable[[int], bool]) -> None:
+        self.data = bytearray()
         self.whole = True
         self.done: Deferred[None] = Deferred()
-        self._most, self._room = most, room
+        self._keep, self._reserve = keep, reserve
 
     def dataReceived(self, data: bytes) -> None:
         if self.done.called:
             return
-        part = data[: self._most - len(self.octets)]
-        if part and not self._room(len(part)):
-            self.done.errback(NoAnswer("There is no room for the answer just now."))
+        part = data[: self._keep - len(self.data)]
+        if part and not self._reserve(len(part)):
+            self.done.errback(FetchError("There is not enough memory for the response at the moment."))
             return
-        self.octets += part
+        self.data += part
         if len(part) < len(data):
             self.whole = False
             self.done.callback(None)
@@ -370,18 +346,18 @@ class _Kept(Wire):
             self.done.errback(reason)
 
 
-def _why(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "The connection was refused."
     if isinstance(error, ConnectTimeout | CancelledError):
-        return "The connection was not answered in time."
+        return "The connection timed out."
     reasons = getattr(error, "reasons", None)
     if reasons:
-        return _why(reasons[0].value)
+        return _describe(reasons[0].value)
     if isinstance(error, TlsError):
         reasons = [str(part[-1]) for part in (error.args[0] if error.args else ()) if part]
-        return f"TLS failed: {'; '.join(reasons) or 'no handshake'}."
+        return f"TLS failed: {'; '.join(reasons) or 'the handshake failed'}."
     detail = " ".join(str(error).split())[:DETAIL].rstrip(".")
     if not isinstance(error, ConnectionClosed | ConnectError | OSError):
-        return f"The answer is not valid HTTP: {detail}."
+        return f"The response is not valid HTTP: {detail}."
     return f"The connection failed: {detail}."

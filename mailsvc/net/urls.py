@@ -1,6 +1,6 @@
-"""Addresses on the web that strangers give us: read strictly, in one spelling, or refused with a phrase that says why. Pure.
+"""Parses URLs from customers strictly: normalizes them, or refuses them with a reason. Pure.
 
-What a name leads to is looked up and checked when it is connected to (fetch); what can be seen in the text alone is refused here.
+Only the text is checked here. The addresses of a host are checked when connecting (fetch).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import idna
 
 from mailsvc.net.address_guard import Network, refusal
 
-LONGEST = 2048
+MAX_LENGTH = 2048
 
-_UNFIT = re.compile(r"[\x00-\x20\x7f\\%<>\"{}|^`]")  # in a host; letters of other scripts are for IDNA to judge
-_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\<>\"{}|^`]|[^\x00-\x7f]")
+_NOT_IN_HOST = re.compile(r"[\x00-\x20\x7f\\%<>\"{}|^`]")  # IDNA checks non-ASCII letters
+_NOT_IN_PATH = re.compile(r"[\x00-\x20\x7f\\<>\"{}|^`]|[^\x00-\x7f]")
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\Z")
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 
 
 class BadUrl(Exception):
-    """A phrase that goes on after "The URL": why we do not go there."""
+    """Why a URL is refused: a phrase that continues "The URL"."""
 
 
 @attrs.frozen
 class Rules:
-    """Where we go on a stranger's word. `ports`: to these alone, when there are any; `clear`: also by http."""
+    """Which URLs are allowed. `ports`: only these; empty: any. `clear`: also http."""
 
     ports: frozenset[int] = frozenset({80, 443, 8080, 8443})
     clear: bool = False
@@ -42,7 +42,7 @@ class Rules:
 
 @attrs.frozen
 class Target:
-    """Whom to connect to and what to ask for. `host`: a name in A-labels, or an address without brackets."""
+    """A parsed URL. `host` is a name in A-labels, or an IP address without brackets."""
 
     secure: bool
     host: str
@@ -60,19 +60,19 @@ class Target:
 
 
 def read(text: str, rules: Rules) -> Target:
-    """The one meaning of `text`, or BadUrl."""
-    if len(text) > LONGEST:
-        raise BadUrl(f"must have at most {LONGEST} characters")
+    """Parses a URL. Raises BadUrl."""
+    if len(text) > MAX_LENGTH:
+        raise BadUrl(f"must have at most {MAX_LENGTH} characters")
     scheme, separator, rest = text.partition("://")
     if not separator or scheme.lower() not in (("http", "https") if rules.clear else ("https",)):
         raise BadUrl("must begin with https://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     following = rest[len(authority) :]
-    if _FORBIDDEN.search(following):
-        raise BadUrl("has a character that needs to be percent-encoded")
+    if _NOT_IN_PATH.search(following):
+        raise BadUrl("has a character that must be percent-encoded")
     if "@" in authority:
         raise BadUrl("must not have a user name or password")
-    if _UNFIT.search(authority):
+    if _NOT_IN_HOST.search(authority):
         raise BadUrl("has no valid host name")
     try:
         split = urlsplit(f"//{authority}")
@@ -88,14 +88,14 @@ def read(text: str, rules: Rules) -> Target:
 
 
 def _host(name: str, bracketed: bool) -> str:
-    """A name in A-labels, or an address in its usual spelling; no other spelling of one."""
+    """Normalizes a host: a name in A-labels or an IP address. Unusual spellings of addresses are refused."""
     if bracketed:
         try:
             if "%" in name:
                 raise ValueError
             return str(ip_address(name))
         except ValueError:
-            raise BadUrl("has no valid IPv6 address between its brackets") from None
+            raise BadUrl("has no valid IPv6 address in brackets") from None
     try:
         host = name.lower() if name.isascii() else idna.encode(name, uts46=True).decode().lower()
     except (idna.IDNAError, UnicodeError):
@@ -107,14 +107,14 @@ def _host(name: str, bracketed: bool) -> str:
         try:
             return str(IPv4Address(host))
         except AddressValueError:
-            raise BadUrl("has a number for a host that is no IPv4 address in its usual form") from None
+            raise BadUrl("has a numeric host that is not an IPv4 address in the usual form") from None
     return host
 
 
 def _path(following: str) -> str:
-    """Without a fragment, which is never sent."""
-    asked = following.partition("#")[0]
-    return asked if asked.startswith("/") else f"/{asked}"
+    """Drops the fragment, which is never sent."""
+    path = following.partition("#")[0]
+    return path if path.startswith("/") else f"/{path}"
 
 
 def _check(target: Target, rules: Rules) -> None:
@@ -128,7 +128,7 @@ def _check(target: Target, rules: Rules) -> None:
     else:
         why = rules.refusal(target.host)
     if why is not None:
-        raise BadUrl(f"leads to an address that may not be connected to: {why}")
+        raise BadUrl(f"has an address that may not be connected to: {why}")
 
 
 def _listed(ports: Collection[int]) -> str:

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import held, unix, utc
 from mailsvc.events import payload
-from mailsvc.net.fetch import Asking, NoAnswer
+from mailsvc.net.fetch import FetchError, HttpClient
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.events.outbox import Due, Posted, Ready, claim_until
 from mailsvc.store.postgres.errors import DataRejected, StoreError
@@ -68,16 +68,16 @@ class Outbox(Protocol):
     async def clear(self, webhook_id: UUID) -> None: ...
 
 
-class Line(Asking, Protocol):
-    """fetch.Line"""
+class Connection(HttpClient, Protocol):
+    """net.fetch.HttpConnection, as far as it is used here."""
 
     def close(self) -> None: ...
 
 
 class Fetcher(Protocol):
-    """fetch.Fetcher"""
+    """net.fetch.Fetcher, as far as it is used here."""
 
-    def line(self) -> Line: ...
+    def connection(self) -> Connection: ...
 
 
 @attrs.frozen
@@ -160,10 +160,10 @@ class WebhookSender(Service):
 
         `open_now`: connections of the endpoint when the turn begins.
         """
-        ends, line = self._clock.seconds() + TURN, self._fetcher.line()
+        ends, connection = self._clock.seconds() + TURN, self._fetcher.connection()
         try:
             while waiting:
-                well = await self._attempt(waiting.popleft(), line, open_now)
+                well = await self._attempt(waiting.popleft(), connection, open_now)
                 if not well or self._clock.seconds() >= ends or not self.running:
                     rest = [*waiting]
                     waiting.clear()
@@ -171,7 +171,7 @@ class WebhookSender(Service):
         except StoreError as error:
             self.log.info("unsent webhooks could not be released, they are retried when their claim expires: {reason}", reason=str(error))
         finally:
-            line.close()
+            connection.close()
 
     def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
         self._under_way.discard(serving)
@@ -183,13 +183,13 @@ class WebhookSender(Service):
         slow = {place.webhook_id for place in self._taken if place.failing}
         return [webhook_id for webhook_id, count in counts.items() if count >= self._concurrency.limit(webhook_id) or webhook_id in slow]
 
-    async def _attempt(self, due: Due, line: Line, open_now: int) -> bool:
+    async def _attempt(self, due: Due, connection: Connection, open_now: int) -> bool:
         """Send one message; whether the next may follow. A success is recorded concurrently, anything else before continuing.
 
         If it cannot be recorded, the claim expires and the message is sent again.
         """
         started = unix(self._clock)
-        status, said, retry_after = await self._post(due, started, line)
+        status, said, retry_after = await self._post(due, started, connection)
         ended = unix(self._clock)
         now = _time(ended)
         kept = due.fact is not None or due.payload is not None
@@ -230,7 +230,7 @@ class WebhookSender(Service):
         except Exception:
             self.log.failure("recording a webhook attempt failed")
 
-    async def _post(self, due: Due, started: float, line: Line) -> tuple[int, str, str | None]:
+    async def _post(self, due: Due, started: float, connection: Connection) -> tuple[int, str, str | None]:
         """The status, the response, and Retry-After."""
         document = due.payload if due.fact is None else payload.render(due.fact)
         if document is None:
@@ -240,8 +240,8 @@ class WebhookSender(Service):
         signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
         headers = {"content-type": "application/json", "user-agent": AGENT, **signed}
         try:
-            reply = await line.ask("POST", due.url, seconds=self._limits.timeout, keep=RESPONSE, headers=headers, body=body)
-        except NoAnswer as error:
+            reply = await connection.fetch("POST", due.url, seconds=self._limits.timeout, keep=RESPONSE, headers=headers, body=body)
+        except FetchError as error:
             return 0, str(error), None
         except CancelledError:
             raise

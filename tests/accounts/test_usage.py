@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.accounts.usage import Accounting
 from mailsvc.monitoring import metrics
-from mailsvc.monitoring.metrics import Sheet
+from mailsvc.monitoring.metrics import Exposition
 from mailsvc.settings.plans import Plans
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.quota import Near
@@ -73,9 +73,9 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     await first.quotas.take(account.id, None, 20)
     await round_of_both()
     assert sum("is used up" in subject for _, subject, _ in mail.sent.values()) == 2 and len(mail.sent) == 5
-    sheet = Sheet()
-    metrics.quotas(first)(sheet)
-    values = {(sample.name, *sample.labels.values()): sample.value for family in sheet.collect() for sample in family.samples}
+    exposition = Exposition()
+    metrics.quotas(first)(exposition)
+    values = {(sample.name, *sample.labels.values()): sample.value for family in exposition.collect() for sample in family.samples}
     assert values["mailsvc_quota_accounts", "80"] == 1 and values["mailsvc_quota_accounts", "100"] == 1
     assert values["mailsvc_quota_left", str(lonely.number), "day"] == 5
 

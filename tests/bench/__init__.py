@@ -1,1 +1,1 @@
-"""Benches: how many emails a second, and what each costs. Run by `make bench`, never by the test suite."""
+"""Benchmarks: emails per second, and the cost of each. Run by `make bench`, not by the test suite."""

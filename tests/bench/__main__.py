@@ -46,7 +46,7 @@ class Way:
 
     @property
     def compared(self) -> Way:
-        """What the peer does in its place."""
+        """The equivalent for the peer."""
         return SMTP_50 if self.per_call or self.to else self
 
 
@@ -78,7 +78,7 @@ TITLES = {
 
 @attrs.frozen
 class Figures:
-    """What one round of a way came to: mails a second from the first to the last that arrived, times and CPU in milliseconds."""
+    """The result of one round: emails per second from the first to the last arrival, times and CPU in milliseconds."""
 
     rate: float
     p50: float
@@ -90,7 +90,7 @@ class Figures:
 
 @attrs.frozen
 class Bench:
-    """One run: its folder, its sink, and how many mails of those of a way it sends."""
+    """One run: its folder, its sink, and the fraction of emails that it sends."""
 
     folder: Path
     sink: Sink
@@ -197,7 +197,7 @@ class Bench:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The median, the lowest and the highest."""
+    """Formats the median, the lowest and the highest."""
     if max(values) < 10:
         form = "{:.2f}"
     middle, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
@@ -205,7 +205,7 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def table(way: Way, rounds: Sequence[dict[str, dict[Way, Figures]]], kinds: Sequence[str]) -> list[str]:
-    """Lines of markdown: one for each kind, its ratios to the peer in the same round."""
+    """Formats Markdown rows: one for each kind, with its ratios to the peer in the same round."""
     lines = [
         f"\n{way.name}\n",
         "| | mails/s | ratio | CPU ms/mail | ratio | of which | p50 ms | p99 ms |",

@@ -1,4 +1,4 @@
-"""A load over HTTP: prepared requests on kept-open connections, one thread each, bounded in number."""
+"""An HTTP load: prepared requests over a given number of persistent connections, with a thread for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 
 @attrs.frozen
 class Load:
-    """What was asked for and what came back. Times are seconds, `started_ns` unix nanoseconds."""
+    """The requests and responses. Times are in seconds, `started_ns` in Unix nanoseconds."""
 
     emails: int
     seconds: float
@@ -29,7 +29,7 @@ class Load:
 
 
 def email(sender: str, number: int, html: str) -> dict[str, object]:
-    """One email for the sink: its number and the time are headers that the sink reads."""
+    """An email for the sink, with its number and time in headers that the sink reads."""
     return {
         "from": f"Acme Billing <{sender}>",
         "to": [f"customer{number}@example.test"],
@@ -40,7 +40,7 @@ def email(sender: str, number: int, html: str) -> dict[str, object]:
 
 
 def page(size: int) -> str:
-    """An HTML page of about `size` octets, as transactional mail has them."""
+    """An HTML page of about `size` bytes, like those in transactional mail."""
     row = '<tr><td style="padding:4px">Order 12345</td><td>2 x coffee beans, 1 kg</td></tr>\n'
     return f"<html><body><h1>Thanks for your order</h1><table>\n{row * (size // len(row))}</table></body></html>"
 
@@ -48,7 +48,7 @@ def page(size: int) -> str:
 def run(
     port: int, key: str, sender: str, *, emails: int, per_call: int, connections: int, size: int, first: int, alike: bool = True
 ) -> Load:
-    """Send `emails` of about `size` octets, `per_call` in a request, over `connections` connections to loopback.
+    """Sends `emails` of about `size` bytes, `per_call` per request, over `connections` connections to loopback.
 
     With the same page for all, unless they are not `alike`. Every answer must be a 200, or the run ends with an AssertionError that tells
     the answer.

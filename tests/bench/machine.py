@@ -1,4 +1,4 @@
-"""What the bench asks of the machine: CPU of process trees, the C programs of load and sink, the sink's counts."""
+"""Access to the machine: CPU of process trees, the load and sink programs in C, the sink's counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu(roots: Collection[int]) -> float:
-    """CPU seconds of processes and all that they started, running or ended."""
+    """Returns the CPU seconds of processes and all their children, running or ended."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -39,7 +39,7 @@ def cpu(roots: Collection[int]) -> float:
 
 
 def build(folder: Path) -> None:
-    """The load and the sink, from C."""
+    """Compiles the load and the sink."""
     for name in ("smtpload", "smtpsink"):
         source = HERE / f"{name}.c"
         subprocess.run(["cc", "-O2", "-o", folder / name, source, "-lssl", "-lcrypto", "-lpthread"], check=True)
@@ -47,13 +47,13 @@ def build(folder: Path) -> None:
 
 @attrs.frozen
 class Sink:
-    """A counting SMTP server: its port, and the port that tells its counts."""
+    """A counting SMTP server: its port, and the port that reports its counts."""
 
     port: int
     control: int
 
     def ask(self, what: str) -> dict[str, object]:
-        """`stats` or `reset`."""
+        """Sends `stats` or `reset`."""
         for _ in range(50):
             try:
                 link = socket.create_connection(("127.0.0.1", self.control), 5)
@@ -68,7 +68,7 @@ class Sink:
         return found
 
     def until(self, emails: int, seconds: float = 120) -> dict[str, object]:
-        """Its counts, once it has that many different emails."""
+        """Waits until that many different emails arrived, and returns the counts."""
         deadline = time.monotonic() + seconds
         while int(str((stats := self.ask("stats"))["unique"])) < emails:
             assert time.monotonic() < deadline, f"{stats['unique']} of {emails} arrived"
@@ -78,7 +78,7 @@ class Sink:
 
 @contextmanager
 def sink(folder: Path) -> Iterator[Sink]:
-    """At every address of 127.0.0.0/8, so that it can be many destinations."""
+    """Starts the sink on every address of 127.0.0.0/8, to act as many destinations."""
     running = Sink(free_port(), free_port())
     process = subprocess.Popen([folder / "smtpsink", "-A", "-p", str(running.port), "-c", str(running.control)])
     try:

@@ -1,4 +1,4 @@
-"""The mails that SMTP loads send: text and HTML as transactional mail has them, of about a given size, CRLF."""
+"""The messages of SMTP loads: text and HTML like transactional mail, of about a given size, with CRLF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ details below""".split()
 
 
 def mail(sender: str, size: int) -> bytes:
-    """The same for the same arguments."""
+    """Returns the same message for the same arguments."""
     chance = random.Random(7)
     domain = sender.partition("@")[2]
     head = (

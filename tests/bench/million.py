@@ -98,7 +98,7 @@ class Took:
 
 
 def took(visitor: Visitor, postmaster: int, path: str, rounds: int) -> Took:
-    """The first time is that of connections which have never asked for this."""
+    """The first time is over connections that have not made this request before."""
     daemon = visitor.daemon
     assert daemon.process is not None
     started = _busy(daemon.process.pid, postmaster)
@@ -115,7 +115,7 @@ def took(visitor: Visitor, postmaster: int, path: str, rounds: int) -> Took:
 
 
 def _busy(daemon: int, postmaster: int) -> dict[int, float]:
-    """Milliseconds of processor time, so far, of a daemon and of all processes of a Postgres."""
+    """Returns CPU milliseconds so far of a daemon and all processes of Postgres."""
     pids = {daemon, postmaster}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -130,12 +130,12 @@ def _busy(daemon: int, postmaster: int) -> dict[int, float]:
 
 
 def _since(before: dict[int, float], now: dict[int, float]) -> float:
-    """What has been added, by those that are still there."""
+    """Returns the CPU time added by processes that still run."""
     return sum(busy - before.get(pid, 0) for pid, busy in now.items())
 
 
 def exported(visitor: Visitor, path: str) -> str:
-    """How long it takes to take all of it away, and what the daemon's memory grows by."""
+    """Measures how long it takes to delete everything, and the growth of the daemon's memory."""
     assert visitor.daemon.process is not None
     status = Path(f"/proc/{visitor.daemon.process.pid}/status")
     before, started = _peak(status), time.monotonic()
@@ -153,7 +153,7 @@ def exported(visitor: Visitor, path: str) -> str:
 
 
 def _peak(status: Path) -> int:
-    """kB"""
+    """In kB."""
     return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
 
 

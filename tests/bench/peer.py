@@ -1,4 +1,4 @@
-"""Postfix with OpenDKIM, as they come from Debian: stock durability, a configuration and a queue of their own, loopback only.
+"""Postfix with OpenDKIM from Debian: default durability, separate configuration and queue, loopback only.
 
 Needs root, since Postfix does. The login's password goes to /etc/sasldb2, where Debian's libsasl looks for it.
 """
@@ -72,7 +72,7 @@ RequireSafeKeys no
 
 
 def install() -> None:
-    """What is missing, from Debian, without a queue or an instance of its own."""
+    """Installs missing packages from Debian, without starting them."""
     if all(shutil.which(program, path=PATH) for program in PROGRAMS):
         return
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -83,7 +83,7 @@ def install() -> None:
 
 
 class Peer(Instance):
-    """`clear` takes mail from anybody on loopback, `login` by STARTTLS and AUTH; all of it goes to the port `sink`."""
+    """The port `clear` accepts mail from loopback, `login` with STARTTLS and AUTH; all mail goes to the port `sink`."""
 
     def __init__(self, folder: Path, sink: int) -> None:
         super().__init__(folder)
@@ -91,11 +91,11 @@ class Peer(Instance):
 
     @property
     def pids(self) -> tuple[int, int]:
-        """Those whose children do all the work."""
+        """The parent processes."""
         return self.pid, self._milter()
 
     def configure(self) -> None:
-        """All that it needs on disk, and the login."""
+        """Writes the configuration and the login."""
         certificate, key = self_signed(self.folder / "tls", "localhost")
         names = {"folder": self.folder, "sink": self.sink, "certificate": certificate, "key": key}
         self.write(_MAIN.format(**names), _MASTER.format(clear=self.clear, login=self.login).lstrip())

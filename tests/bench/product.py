@@ -1,4 +1,4 @@
-"""mailsvc under load: one process, or one that takes mail in and one that sends it, on a Postgres of its own."""
+"""mailsvc under load: one process, or one that accepts and one that delivers, with a separate Postgres."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPLIT: Sequence[Sequence[str]] = (("http", "smtp", "ledger", "domains"), ("deliv
 
 @attrs.define
 class Product:
-    """`roles`: what each of its processes does. RSA is what it signs with, as the peer does, unless `dual`."""
+    """`roles`: those of each process. Signs with RSA only, like the peer, unless `dual`."""
 
     folder: Path
     sink: int
@@ -48,7 +48,7 @@ class Product:
 
     @property
     def login(self) -> Sequence[str]:
-        """What the load needs to know for STARTTLS and AUTH. This machine is trusted without."""
+        """The load's options for STARTTLS and AUTH. Without them, loopback is a trusted network."""
         return ("-u", "mailsvc", "-w", str(self.first.facts["api_key"]), "-S")
 
     @property

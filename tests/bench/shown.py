@@ -93,7 +93,7 @@ def memory(bench: Bench, folder: Path, share: float) -> None:
 
 
 def send(bench: Bench, product: Product, size: int, sessions: int, count: int) -> dict[str, object]:
-    """Over SMTP with TLS and a login; what the load tells."""
+    """Sends over SMTP with TLS and login. Returns the load's report."""
     file = bench.folder / f"{size}.eml"
     file.write_bytes(mails.mail(product.sender, size))
     command = [bench.folder / "smtpload", "-p", product.relay, "-s", sessions, "-m", count, "-F", file, "-f", product.sender]

@@ -65,7 +65,7 @@ class Turn:
 
 @attrs.define(eq=False)
 class Watch:
-    """In the place of the reactor's poller. CPU is that of the reactor's thread, which others on the machine lengthen little."""
+    """Replaces the reactor's poller. Measures the CPU of the reactor's thread, which other processes hardly affect."""
 
     poller: Any
     turns: int = 0
@@ -101,7 +101,7 @@ class Watch:
         return found
 
     def around(self, work: Callable[..., None]) -> Callable[..., None]:
-        """In the place of what the reactor does for one descriptor."""
+        """Replaces the reactor's handler for one descriptor."""
 
         def done(selectable: Any, *arguments: Any) -> None:
             before = time.thread_time()
@@ -116,7 +116,7 @@ class Watch:
         return done
 
     def _clocks(self) -> Sequence[float]:
-        """Of the wall, of this thread's work, and of its waiting for a processor."""
+        """Returns wall time, this thread's CPU time, and its time waiting for a CPU."""
         return time.monotonic(), time.thread_time(), int(os.pread(self._schedule, 100, 0).split()[1]) / 1e9
 
     def _keep(self, turn: Turn) -> None:
@@ -127,7 +127,7 @@ class Watch:
             self.kept += [each for each in longest if each not in self.kept]
 
     def look(self, thread: int) -> None:
-        """For ever, in a thread of its own: what the reactor does in a turn that is long already."""
+        """Runs in a separate thread: samples what the reactor does in long turns."""
         while True:
             time.sleep(LOOK_EVERY)
             turn = self.turn
@@ -159,7 +159,7 @@ class Watch:
 
 
 def _stack(frame: FrameType | None) -> str:
-    """The innermost frames, innermost first, Twisted's own plumbing left out."""
+    """The innermost frames first, without Twisted's internals."""
     told: list[str] = []
     while frame is not None and len(told) < DEEP:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -170,7 +170,7 @@ def _stack(frame: FrameType | None) -> str:
 
 
 class Watched(rig.Daemon):
-    """A daemon whose reactor is watched."""
+    """A daemon whose reactor is measured."""
 
     @property
     def figures(self) -> Path:
@@ -181,7 +181,7 @@ class Watched(rig.Daemon):
         return [str(self.python), "-m", "tests.bench.turns", str(self.figures), *arguments]
 
     def ask(self) -> dict[str, Any]:
-        """The figures since it was last asked."""
+        """Returns the figures since the last call."""
         assert self.process is not None
         self.figures.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)

@@ -32,7 +32,7 @@ FETCH: dict[str, object] = {"ports": [], "allow_http": True, "allowed_networks":
 
 
 class Endpoint(asyncio.Protocol):
-    """Answers each request of a connection, and notes when."""
+    """Answers each request of a connection and records the time."""
 
     def __init__(self, told: list[float]) -> None:
         self.told, self.read = told, bytearray()
@@ -55,7 +55,7 @@ class Endpoint(asyncio.Protocol):
 
 
 def receive(port: Connection, certificate: Certificate | None) -> None:
-    """A process: tells its port, then for each number that it is asked for the times of so many requests."""
+    """A process that prints its port, then, for each number it reads, the times of that many requests."""
     told: list[float] = []
 
     async def serve() -> None:
@@ -77,7 +77,7 @@ def receive(port: Connection, certificate: Certificate | None) -> None:
 
 @attrs.frozen
 class Figures:
-    """POSTs a second from the first to the last, and CPU milliseconds of each: of the daemon, and of Postgres."""
+    """Returns requests per second from the first to the last, and CPU milliseconds per request of the daemon and of Postgres."""
 
     rate: float
     daemon: float
@@ -86,7 +86,7 @@ class Figures:
 
 @attrs.define
 class Bench:
-    """Two daemons on one Postgres: one takes mail and counts its events, the other posts webhooks."""
+    """Two daemons on one Postgres: one accepts mail and counts events, the other sends webhooks."""
 
     folder: Path
     dsn: str

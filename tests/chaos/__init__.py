@@ -1,1 +1,1 @@
-"""Faults on purpose: what becomes of mail when processes, databases, networks and other servers misbehave."""
+"""Fault injection: no mail is lost when processes, databases, networks and other servers fail."""

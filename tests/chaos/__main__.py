@@ -1,4 +1,4 @@
-"""`make chaos`: the fault experiments, bounded to about twenty minutes on two cores. `--help` shows the sizes."""
+"""`make chaos`: runs the fault experiments in about twenty minutes on two cores. `--help` lists the options."""
 
 from __future__ import annotations
 

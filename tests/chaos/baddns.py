@@ -1,4 +1,4 @@
-"""A nameserver in a thread that misbehaves by the name that it is asked for, until it is healed."""
+"""A nameserver in a thread. The queried name selects how it misbehaves, until it is healed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments with clock steps. libfaketime changes the time of day of a process while it runs, and leaves its monotonic clock alone."""
+"""Experiments with clock steps. libfaketime changes the time of day of a running process, but not its monotonic clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FakeTime:
         }
 
     def step(self, seconds: int) -> None:
-        """From now on the clock is off by so many seconds."""
+        """Sets the clock off by this many seconds."""
         unfinished = self.file.with_suffix(".new")
         unfinished.write_text(f"{seconds:+d}\n")
         unfinished.chmod(0o644)
@@ -56,7 +56,7 @@ def fake_time() -> Iterator[FakeTime]:
 
 
 def wrong_clock(emails: int, seconds: float, off: int = SIX_DAYS) -> Figures:
-    """T24: the clock of the process is wrong for a while, Postgres's is right. Mail waits in the queue, some of it scheduled."""
+    """T24: the process's clock is wrong for a while, Postgres's is right. Mail is queued, some of it scheduled."""
     figures, began = Figures(f"T24 a process clock off by {off} s for {seconds:.0f} s"), time.monotonic()
     with fake_time() as clock, ground() as place:
         port = free_port()
@@ -94,7 +94,7 @@ def wrong_clock(emails: int, seconds: float, off: int = SIX_DAYS) -> Figures:
 
 
 def _held(daemon: Daemon, client: Client) -> None:
-    """The API refuses mail at once, and readiness says why."""
+    """The API refuses mail at once, and /readyz reports the reason."""
     refused = daemon.call("POST", "/emails", client.email("no@example.net"))
     headers = {name.lower(): value for name, value in refused.headers.items()}
     assert refused.status == 503 and int(headers["retry-after"]) > 0, refused
@@ -103,21 +103,21 @@ def _held(daemon: Daemon, client: Client) -> None:
 
 
 def _latest(place: Ground) -> float:
-    """The newest time in an id, as unix seconds."""
+    """Returns the newest time in an ID, in Unix seconds."""
     [(email, event)] = place.rows("SELECT (SELECT max(email_id::text) FROM emails), (SELECT max(event_id::text) FROM events)")
     return max(uuid7_seconds(UUID(email)), uuid7_seconds(UUID(event)))
 
 
 @contextmanager
 def _postgres_has(clock: FakeTime) -> Iterator[None]:
-    """An embedded Postgres that is started here has this clock too, as on one machine."""
+    """An embedded Postgres started here has the same clock, as on one machine."""
     plain = embedded._environment()
     with mock.patch.object(embedded, "_environment", lambda: plain | clock.variables):
         yield
 
 
 def step_back(emails: int, off: int = -120) -> Figures:
-    """T25: the clock of the whole machine steps, Postgres's with it. Delivery, heartbeats and timers go on."""
+    """T25: the whole machine's clock steps, including Postgres's. Delivery, heartbeats and timers continue."""
     figures, began = Figures(f"T25 the machine's clock stepped by {off} s"), time.monotonic()
     with fake_time() as clock, _postgres_has(clock), ground() as place, sink() as target:
         daemon = place.daemon({"delivery": {"routes": {"*": f"smtp://127.0.0.1:{target.port}"}}}, clock.variables)

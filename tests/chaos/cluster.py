@@ -1,4 +1,4 @@
-"""A Postgres for experiments on the server itself: on a port of its own, with its disks, processes and copies within reach."""
+"""A Postgres server for experiments: on a separate port, with access to its disks, processes and copies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS = {
 
 @attrs.define(eq=False)
 class Cluster:
-    """`wal`: a folder of its own for the WAL. `environment`: of the server's processes."""
+    """`wal`: a separate folder for the WAL. `environment`: that of the server's processes."""
 
     folder: Path
     settings: Mapping[str, str] = attrs.field(factory=dict)
@@ -66,7 +66,7 @@ class Cluster:
         return self._child is not None and self._child.poll() is None
 
     def own(self, folder: Path) -> Path:
-        """A folder that the server may write to."""
+        """Creates a folder that the server can write to."""
         folder.mkdir(exist_ok=True)
         if self.owner.switched:
             os.chown(folder, self.owner.uid, self.owner.gid)
@@ -77,7 +77,7 @@ class Cluster:
         self.run("initdb", "-D", str(self.data), "-U", NAME, "--auth=trust", "--encoding=UTF8", "--wal-segsize=1", *where)
 
     def copy_of(self, primary: Cluster) -> None:
-        """Become a standby, whose name is that of its folder."""
+        """Makes this server a standby, named after its folder."""
         source = f"host=127.0.0.1 port={primary.port} user={NAME} application_name={self.folder.name}"
         self.run("pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-X", "stream", "-c", "fast")
 
@@ -132,7 +132,7 @@ class Cluster:
             connection.close()
 
     def stop_blocking(self) -> None:
-        """Immediately: the next start recovers."""
+        """Stops immediately; the next start recovers."""
         if self._child is not None and self.alive:
             self._signal(signal.SIGCONT)
             self._child.send_signal(signal.SIGQUIT)
@@ -141,7 +141,7 @@ class Cluster:
         self.kill()
 
     def kill(self) -> None:
-        """All processes at once, as when the machine stops."""
+        """Kills all processes at once, like a power failure."""
         while self._signal(signal.SIGKILL):
             time.sleep(0.01)
         if self._child is not None:
@@ -155,7 +155,7 @@ class Cluster:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> int:
-        """To the server and all that it has started, the server first; how many there are."""
+        """Signals the server, then its children. Returns how many there were."""
         processes = sorted(self._processes(), key=lambda pid: pid != self.pid)
         for pid in processes:
             with suppress(ProcessLookupError):
@@ -172,7 +172,7 @@ class Cluster:
 
 @contextmanager
 def place() -> Iterator[Path]:
-    """A folder that the server's user can get to."""
+    """Creates a folder that the server's user can access."""
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-cluster-", dir="/tmp"))
     folder.chmod(0o711)
     try:
@@ -182,7 +182,7 @@ def place() -> Iterator[Path]:
 
 
 def can_mount() -> bool:
-    """Whether small disks can be made here."""
+    """Whether small file systems can be created here."""
     with place() as folder:
         try:
             with disk(folder / "disk", "1m"):
@@ -193,7 +193,7 @@ def can_mount() -> bool:
 
 @contextmanager
 def disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of this size."""
+    """Mounts a file system of this size."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, capture_output=True, timeout=30)
     try:
@@ -203,7 +203,7 @@ def disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave no room in a file system; the file that takes it."""
+    """Fills a file system. Returns the file that fills it."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as file, suppress(OSError):
         for size in (1 << 20, 4096):

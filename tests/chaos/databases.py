@@ -1,4 +1,4 @@
-"""Experiments on the database: killed under load, frozen, gone, full, cut off from power, replaced by its standby; and a wrong key."""
+"""Experiments on the database: killed under load, frozen, dropped, full, without power, replaced by its standby; and a wrong key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADDRESS = "c{}-{}@example.net"
 
 
 def _administer(dsn: str, statement: str) -> None:
-    """In the database `postgres` of the same server."""
+    """Runs statements in the database `postgres` of the same server."""
     connection = psycopg2.connect(make_dsn(dsn, dbname="postgres"), connect_timeout=10)
     connection.autocommit = True
     try:
@@ -44,19 +44,19 @@ def _administer(dsn: str, statement: str) -> None:
 
 
 def _checks(daemon: Daemon) -> dict[str, str]:
-    """What /readyz says, check by check; of a process that is not ready, all in one."""
+    """Returns the response of /readyz by check."""
     answer = daemon.call("GET", "/readyz")
     return dict(answer.body["checks"]) if answer.status == 200 else {"not ready": str(answer.body["message"])}
 
 
 def _whole(daemon: Daemon) -> bool:
-    """Ready, with all of its connections."""
+    """Waits until the process is ready with all connections."""
     found = _checks(daemon)
     return found.get("database") == "ok" and found.get("connections") == "ok"
 
 
 def _send(client: Client, groups: int, size: int, text: int = 0) -> Any:
-    """In the background, batches or, with `text`, single emails that are that long."""
+    """Sends in the background: batches or, with `text`, single emails of that length."""
 
     def work() -> None:
         for n in range(groups):
@@ -69,7 +69,7 @@ def _send(client: Client, groups: int, size: int, text: int = 0) -> Any:
 
 
 def killed_backends(emails: int, kills: int) -> Figures:
-    """T15: backends end under 3 MB statements, and the whole server now and then. The pool is whole again each time."""
+    """T15: backends are killed during 3 MB statements, and sometimes the whole server. The pool recovers each time."""
     figures, began = Figures("T15 backends killed under 3 MB statements"), time.monotonic()
     moments, slowest = random.Random(815), 0.0
     with sink() as target, ground() as here:
@@ -112,7 +112,7 @@ def _until(stop: Event, client: Client, number: int, emails: int) -> Callable[[]
 
 
 def _end_backends(here: Ground, daemon: Daemon, how: signal.Signals) -> None:
-    """All of the daemon's with SIGTERM; one with SIGKILL, after which Postgres restarts all of them."""
+    """Ends all backends of the daemon with SIGTERM, or one with SIGKILL, after which Postgres restarts all of them."""
     with suppress(psycopg2.Error):
         pids = [pid for (pid,) in here.rows("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'mailsvc%%'")]
         for pid in pids if how == signal.SIGTERM else pids[:1]:
@@ -121,7 +121,7 @@ def _end_backends(here: Ground, daemon: Daemon, how: signal.Signals) -> None:
 
 
 def frozen(emails: int, seconds: float) -> Figures:
-    """T16: the server accepts connections and does nothing any more: SIGSTOP to all of its processes, and SIGCONT later."""
+    """T16: the server accepts connections but does nothing: SIGSTOP to all processes, SIGCONT later."""
     figures, began = Figures("T16 the database is frozen"), time.monotonic()
     with sink() as target, _cluster() as server, ground(server) as here:
         daemon = here.daemon(_all(target.port))
@@ -155,7 +155,7 @@ def frozen(emails: int, seconds: float) -> Figures:
 
 
 def dropped(emails: int, away: float) -> Figures:
-    """T17: the database is gone from its server, which is what a drop looks like, and comes back: it is renamed twice."""
+    """T17: the database disappears and comes back, by renaming it twice."""
     figures, began = Figures("T17 the database is gone from its server"), time.monotonic()
     with sink() as target, _cluster() as server, ground(server) as here:
         daemon = here.daemon(_all(target.port))
@@ -184,7 +184,7 @@ def dropped(emails: int, away: float) -> Figures:
 
 
 def full_disk(emails: int) -> Figures:
-    """T18: the disk of the tables is full: 503 and 452, not ready, reading goes on; and it accepts again once there is room."""
+    """T18: the disk of the tables is full: 503, 452 and not ready, but reading works. Mail is accepted again once there is space."""
     figures, began = Figures("T18 the disk is full"), time.monotonic()
     with sink() as target, place() as folder, disk(folder / "disk", "256m") as small:
         server = Cluster(small, wal=folder / "wal")
@@ -217,7 +217,7 @@ def full_disk(emails: int) -> Figures:
 
 
 def full_wal(emails: int) -> Figures:
-    """T19: the disk of the write-ahead log is full: Postgres stops itself, does not start, and recovers once there is room."""
+    """T19: the disk of the write-ahead log is full: Postgres shuts down, cannot start, and recovers once there is space."""
     figures, began = Figures("T19 the disk of the WAL is full"), time.monotonic()
     with sink() as target, place() as folder, disk(folder / "wal", "48m") as small:
         server = Cluster(folder, {"min_wal_size": "4MB", "max_wal_size": "16MB"}, wal=small / "wal")
@@ -248,7 +248,7 @@ def full_wal(emails: int) -> Figures:
 
 
 def wrong_key(emails: int) -> Figures:
-    """T20: the key file is another one: while the process runs it keeps the right keys, and it does not start with wrong ones."""
+    """T20: the key file is replaced: a running process keeps the right keys, and a process does not start with wrong ones."""
     figures, began = Figures("T20 a wrong key"), time.monotonic()
     with sink() as target, ground() as here:
         daemon = here.daemon(_all(target.port))
@@ -313,7 +313,7 @@ def _quietly(client: Client) -> None:
 
 
 def power_cuts(emails: int, cuts: int, **settings: str) -> Figures:
-    """T22: the machine of daemon and database loses power. What was written and not synced is lost, or a random half of it."""
+    """T22: the machine of daemon and database loses power. Unsynced writes are lost, or a random half of them."""
     figures, began = Figures("T22 power cuts"), time.monotonic()
     moments, unsynced = random.Random(2606), 0
     with sink() as target, place() as folder:
@@ -348,7 +348,7 @@ def power_cuts(emails: int, cuts: int, **settings: str) -> Figures:
 
 
 def shim(folder: Path) -> Path:
-    """What a server is started with, so that a folder keeps only what it synced."""
+    """The environment that makes a server lose unsynced writes."""
     assert COMPILER is not None
     made = folder / "powercut.so"
     source = Path(__file__).with_name("powercut.c")
@@ -385,7 +385,7 @@ def _copy(source: Path, to: Path) -> None:
 
 
 def standby(emails: int) -> Figures:
-    """T23: the primary is killed under load, its synchronous standby is promoted, and the process goes on there."""
+    """T23: the primary is killed under load, its synchronous standby is promoted, and the process continues there."""
     figures, began = Figures("T23 a standby takes over"), time.monotonic()
     with sink() as target, place() as folder:
         settings = {"wal_level": "replica", "hot_standby": "on"}

@@ -1,4 +1,4 @@
-"""The experiments, each with its size. They return figures; what must hold they assert."""
+"""The experiments, each with its size. They return figures and assert what must hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _all(port: int, **more: object) -> dict[str, Any]:
 
 
 def _finish(figures: Figures, place: Any, sink: Any, ids: list[str], seconds: float) -> Figures:
-    """Wait until everything arrived, as long as something arrives at least every `seconds`, and count."""
+    """Waits until nothing has arrived for `seconds`, and counts."""
     wanted = set(ids)
     while missing := wanted - sink.ids():
         left = len(missing)
@@ -65,7 +65,7 @@ def killed_daemon(emails: int, kills: int) -> Figures:
 
 
 def killed_postgres(emails: int, kills: int) -> Figures:
-    """T2: Postgres ends at once, at random moments, and recovers."""
+    """T2: Postgres is killed at random moments and recovers."""
     figures, began = Figures("T2 Postgres ended at once"), time.monotonic()
     with sink() as target, ground() as place:
         client = Client(place.daemon(_all(target.port)))
@@ -86,7 +86,7 @@ def killed_postgres(emails: int, kills: int) -> Figures:
 
 
 def restarted_postgres(emails: int, away: float) -> Figures:
-    """T4: the database is away for a while: 503 with retry-after, 451 over SMTP, and the backlog drains by itself."""
+    """T4: the database is down for a while: 503 with retry-after, 451 over SMTP, and the backlog drains afterwards."""
     figures, began = Figures("T4 the database is away"), time.monotonic()
     with sink() as target, ground() as place:
         relay = {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(place.folder / "tls")}
@@ -188,7 +188,7 @@ def tarpits(domains: int, backlog: int, healthy: int) -> Figures:
 
 
 def _latencies(client: Client, target: Any, count: int) -> list[float]:
-    """From the request to the arrival, of mails one after the other."""
+    """Measures the time from request to arrival, one email after the other."""
     ids = []
     for n in range(count):
         ids.append(client.one(f"h{n}@example.net"))
@@ -229,7 +229,7 @@ def refusals(emails: int, seconds: float) -> Figures:
 
 
 def bad_dns(domains: int) -> Figures:
-    """T9: nameservers that fail, are silent, or say that there is nothing; and one whose answers come back."""
+    """T9: nameservers that fail, do not answer, or answer NXDOMAIN; and one that recovers."""
     figures, began = Figures("T9 DNS that fails"), time.monotonic()
     with sink() as target, BadDns(domains) as names, ground() as place:
         changes = {
@@ -260,7 +260,7 @@ def bad_dns(domains: int) -> Figures:
 
 
 def stopped_process(emails: int, stop_seconds: float) -> Figures:
-    """T12: one of two processes is stopped for long while it sends, and continued."""
+    """T12: one of two processes is suspended for a long time while it sends, then continued."""
     figures, began = Figures("T12 a process stopped and continued"), time.monotonic()
     with sink() as target, ground() as place:
         first = place.daemon(_all(target.port))

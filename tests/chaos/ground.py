@@ -1,4 +1,4 @@
-"""Where experiments take place: a Postgres of their own, daemons, sinks that keep times, Postfix's smtp-sink, and what is counted."""
+"""The environment of experiments: a separate Postgres, daemons, sinks that record times, Postfix's smtp-sink, and the counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMTP_SINK = shutil.which("smtp-sink", path=f"{os.environ.get('PATH', '')}:/usr/s
 
 @attrs.define
 class Figures:
-    """What came of an experiment. `lost`: accepted, and neither delivered nor waiting nor ended."""
+    """The result of an experiment. `lost`: accepted, but neither delivered nor queued nor final."""
 
     name: str
     accepted: int = 0
@@ -47,7 +47,7 @@ class Figures:
 
 
 class TimedSink(Sink):
-    """Remembers when each mail came first."""
+    """Records when each email arrived first."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -73,7 +73,7 @@ def _email(message_id: str) -> str:
 
 @attrs.define
 class Ground:
-    """One experiment's place."""
+    """The environment of one experiment."""
 
     folder: Path
     server: EmbeddedPostgres | Cluster
@@ -81,7 +81,7 @@ class Ground:
     daemons: list[Daemon] = attrs.field(factory=list)
 
     def daemon(self, changes: Mapping[str, Mapping[str, object]], variables: Mapping[str, str] | None = None) -> Daemon:
-        """A process more; they share the database and the secrets."""
+        """Starts another process, which shares the database and the encryption keys."""
         folder = self.folder / f"daemon{len(self.daemons)}"
         folder.mkdir()
         shared = {"secrets": {"key_file": str(self.folder / "secret.key")}}
@@ -91,7 +91,7 @@ class Ground:
         return daemon
 
     def end_postgres(self) -> None:
-        """As `pg_ctl -m immediate` does: nothing is written any more, the next start recovers."""
+        """Stops Postgres like `pg_ctl -m immediate`: the next start recovers."""
         pid = self.server.pid
         assert pid is not None
         os.kill(pid, signal.SIGQUIT)
@@ -105,7 +105,7 @@ class Ground:
         return rows(self.dsn, statement, *values)
 
     def ended(self, ids: Iterable[str]) -> set[str]:
-        """Those of these emails of which no recipient waits any more and each has its last event."""
+        """Returns those emails whose recipients are all final and have their last event."""
         ended = self.rows(
             "SELECT DISTINCT email_id::text FROM events"
             " WHERE type IN ('email.delivered', 'email.bounced', 'email.failed', 'email.canceled')"
@@ -114,7 +114,7 @@ class Ground:
         return {row[0] for row in ended} & set(ids)
 
     def summary(self) -> list[tuple[Any, ...]]:
-        """What waits, by its reason."""
+        """Counts queued recipients by reason."""
         return self.rows("SELECT status, reason, count(*), min(next_at)::text, max(next_at)::text FROM waiting_at(now()) GROUP BY 1, 2")
 
     def waiting(self) -> int:
@@ -124,7 +124,7 @@ class Ground:
 
 @contextmanager
 def ground(cluster: Cluster | None = None, dsn: str | None = None) -> Iterator[Ground]:
-    """With a database of its own, or on this server; `dsn`: how daemons reach it, when that is not its own address."""
+    """Creates an environment with a separate Postgres, or on this server. `dsn`: how daemons reach it, if not directly."""
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-chaos-", dir="/tmp"))
     folder.chmod(0o711)
     embedded = {"fsync": "off", "shared_buffers": "64MB", "max_connections": "100"}
@@ -151,7 +151,7 @@ def ground(cluster: Cluster | None = None, dsn: str | None = None) -> Iterator[G
 
 @contextmanager
 def sink(port: int | None = None) -> Iterator[TimedSink]:
-    """On a free port, or where another server was."""
+    """Starts on a free port, or on that of an earlier server."""
     made = TimedSink(port or free_port())
     made.start()
     try:
@@ -162,7 +162,7 @@ def sink(port: int | None = None) -> Iterator[TimedSink]:
 
 @contextmanager
 def postfix_sink(*options: str, port: int | None = None, every_address: bool = False) -> Iterator[int]:
-    """Postfix's smtp-sink with these options; gives its port."""
+    """Starts Postfix's smtp-sink with these options. Yields its port."""
     assert SMTP_SINK is not None
     port = port or free_port()
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
@@ -186,7 +186,7 @@ def until(true: Any, seconds: float, what: str | Callable[[], str] = "it") -> No
 
 @attrs.define
 class Client:
-    """Sends by batches or one by one, each with a key, and repeats what got no answer."""
+    """Sends batches or single emails, each with an idempotency key, and repeats those without a response."""
 
     daemon: Daemon
     ids: list[str] = attrs.field(factory=list)
@@ -197,7 +197,7 @@ class Client:
     _number: int = 0
 
     def __attrs_post_init__(self) -> None:
-        """These facts are not there while a daemon starts."""
+        """The facts are missing while a daemon starts."""
         self.key, self.domain = str(self.daemon.facts["api_key"]), str(self.daemon.facts["domain"])
 
     def batch(self, to: Iterable[str], prefix: str = "b") -> list[str]:
@@ -215,11 +215,11 @@ class Client:
         return found
 
     def large(self, to: str, size: int, prefix: str = "l") -> str:
-        """One email with a text that long."""
+        """Sends an email with a text of this length."""
         return str(self._insist("/emails", {**self.email(to), "text": "x " * (size // 2)}, prefix)["id"])
 
     def post_once(self, to: str, size: int = 10) -> int:
-        """One attempt at one email; the status."""
+        """Tries to send an email once. Returns the status."""
         answer = self.daemon.call("POST", "/emails", {**self.email(to), "text": "x " * (size // 2)}, key=self.key)
         if answer.status == 200:
             self.ids.append(str(answer.body["id"]))
@@ -228,7 +228,7 @@ class Client:
         return answer.status
 
     def submit(self, session: smtplib.SMTP, to: str, size: int = 10) -> tuple[int, bytes]:
-        """One email over an open session of the relay; the reply that decided."""
+        """Sends an email over an open SMTP session. Returns the deciding reply."""
         sender = f"shop@{self.domain}"
         session.rset()
         for code, said in (session.mail(sender), session.rcpt(to)):

@@ -1,4 +1,4 @@
-"""The `mailsvc` command against a real database: what it prints, what it says when it cannot, and how it ends."""
+"""The `mailsvc` command against a real database: output, error messages and exit status."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def mailsvc(tmp_path: Path, database: str) -> Command:
     return Command(tmp_path, database)
 
 
-def test_from_an_account_to_a_domain_that_may_send(mailsvc: Command, database: str) -> None:
+def test_account_domain_and_key_are_created(mailsvc: Command, database: str) -> None:
     account = mailsvc.prints("account", "create", "Example Ltd")
     assert re.fullmatch(r"[0-9a-f-]{36}", account)
 
@@ -70,7 +70,7 @@ def test_from_an_account_to_a_domain_that_may_send(mailsvc: Command, database: s
     assert records[4] == '_dmarc.shop.example.com. TXT "v=DMARC1; p=none;"'
 
     trusted = mailsvc("domain", "trust", "shop.example.com", "--account", account)
-    assert trusted.stdout == "shop.example.com may send.\n"
+    assert trusted.stdout == "shop.example.com can send.\n"
     assert "shop.example.com is trusted without DNS records" in trusted.stderr
 
     key = mailsvc.prints("key", "create", "--account", "1", "--permission", "sending_access", "--domain", "shop.example.com")
@@ -85,7 +85,7 @@ def test_from_an_account_to_a_domain_that_may_send(mailsvc: Command, database: s
         assert mailsvc.prints("key", "list", "--account", "1") == f"{cursor.fetchall()[0][0]}  {key[:9]}…  sending_access  by the operator"
 
 
-def test_orders_may_come_before_the_first_start(tmp_path: Path, postgres: str, administer: Callable[..., None]) -> None:
+def test_commands_work_before_the_first_start(tmp_path: Path, postgres: str, administer: Callable[..., None]) -> None:
     name = f"mailsvc_empty_{os.getpid()}"
     administer(postgres, f"CREATE DATABASE {name}")
     try:
@@ -96,7 +96,7 @@ def test_orders_may_come_before_the_first_start(tmp_path: Path, postgres: str, a
         administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:
+def test_a_missing_object_is_reported(mailsvc: Command) -> None:
     assert mailsvc.refuses("key", "create", "--account", "Nobody") == "mailsvc: No account is called 'Nobody'. Use the account ID."
     account = mailsvc.prints("account", "create", "Twice")
     mailsvc.prints("account", "create", "Twice")
@@ -112,38 +112,38 @@ def test_trust_needs_the_setting(mailsvc: Command) -> None:
     assert "domains.allow_trust is false" in mailsvc.refuses("domain", "trust", "example.com", "--account", "1")
 
 
-def test_a_wrong_call_or_setting_gets_a_sentence(mailsvc: Command) -> None:
+def test_a_wrong_command_or_setting_is_reported(mailsvc: Command) -> None:
     assert "No such command" in mailsvc.refuses("acount", status=2)
     mailsvc.config.write_text("[database]\nurll = 'x'\n")
     assert "The setting database.urll does not exist." in mailsvc.refuses("account", "create", "x")
 
 
-def test_a_database_that_is_away_gets_a_sentence(mailsvc: Command) -> None:
+def test_an_unreachable_database_is_reported_without_secrets(mailsvc: Command) -> None:
     mailsvc.database = "postgresql://u:hunter2@127.0.0.1:1/x"
     mailsvc.write(allow_trust=False)
-    said = mailsvc.refuses("account", "create", "x")
-    assert said.startswith("mailsvc: The database cannot be reached:")
-    assert "hunter2" not in said
+    message = mailsvc.refuses("account", "create", "x")
+    assert message.startswith("mailsvc: The database cannot be reached:")
+    assert "hunter2" not in message
 
 
-def test_an_account_keeps_things_for_fewer_days_but_not_for_more(mailsvc: Command) -> None:
+def test_an_account_can_keep_data_for_fewer_days_only(mailsvc: Command) -> None:
     mailsvc.prints("account", "create", "Example Ltd")
-    told = mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3").splitlines()
-    assert {"emails      10 days (others: 30)", "bodies      10 days (others: 30)", "receipts     3 days (others: 30)"} <= set(told)
-    assert "requests    30 days" in told
-    said = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
-    assert said == "mailsvc: An account can only keep less than others: the setting retention.bodies comes to 30 days."
-    assert "others" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")
+    output = mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3").splitlines()
+    assert {"emails      10 days (default: 30)", "bodies      10 days (default: 30)", "receipts     3 days (default: 30)"} <= set(output)
+    assert "requests    30 days" in output
+    message = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
+    assert message == "mailsvc: Data can only be kept for a shorter time than the settings say: retention.bodies is 30 days."
+    assert "default" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")
 
 
-def test_plans_are_given_by_name(mailsvc: Command) -> None:
+def test_plans_are_set_by_name(mailsvc: Command) -> None:
     mailsvc.prints("account", "create", "Example Ltd")
     assert mailsvc.prints("account", "plan", "Example Ltd") == "Example Ltd: no plan, no quota"
-    told = mailsvc.prints("account", "plan", "Example Ltd", "free").splitlines()
-    assert told == ["Example Ltd: free", "day    0 of 100 recipients", "month  0 of 3,000 recipients"]
-    assert "There is no plan 'gold'; the plans are: free, 50k," in mailsvc.refuses("account", "plan", "Example Ltd", "gold")
-    assert mailsvc.prints("account", "plan", "Example Ltd").splitlines() == told
+    output = mailsvc.prints("account", "plan", "Example Ltd", "free").splitlines()
+    assert output == ["Example Ltd: free", "day    0 of 100 recipients", "month  0 of 3,000 recipients"]
+    assert "There is no plan 'gold'. The plans are: free, 50k," in mailsvc.refuses("account", "plan", "Example Ltd", "gold")
+    assert mailsvc.prints("account", "plan", "Example Ltd").splitlines() == output
     assert mailsvc.prints("account", "plan", "Example Ltd", "--reset") == "Example Ltd: no plan, no quota"
     plans = mailsvc.prints("account", "plans").splitlines()
-    assert len(plans) == 8 and plans[0] == "free         3,000 recipients a month, 100 a day; $0"
-    assert plans[6] == "1500k    1,500,000 recipients a month; no price is set (statements of it: $825 and $1,250)"
+    assert len(plans) == 8 and plans[0] == "free         3,000 recipients per month, 100 per day; $0"
+    assert plans[6] == "1500k    1,500,000 recipients per month; no price (published prices: $825 and $1,250)"

@@ -15,7 +15,7 @@ import pytest_twisted
 from mailsvc.domains.authoritative_dns import Authorities
 from mailsvc.net import address_guard
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
-from mailsvc.net.dns_query import Nameserver, Unanswered
+from mailsvc.net.dns_query import Nameserver, NameserverError
 
 NS = {"example.com": ["ns1.example.com", "ns2.example.com"]}
 ADDRESSES = {"ns1.example.com": ["192.0.2.101"], "ns2.example.com": ["192.0.2.102"]}
@@ -45,7 +45,7 @@ class Wire:
         self.asked.append(server.host)
         has = self.servers.get(server.host)
         if has is None:
-            raise Unanswered(f"nameserver {server} did not answer in time")
+            raise NameserverError(f"nameserver {server} did not answer in time")
         response: Any = dns.message.make_response(query)
         assert not query.flags & dns.flags.RD
         if isinstance(has, str):

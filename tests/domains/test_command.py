@@ -12,14 +12,14 @@ from tests.cli.test_cli import Command
 def test_domain_list_and_zone(tmp_path: Path, database: str) -> None:
     mailsvc = Command(tmp_path, database)
     one, other = mailsvc.prints("account", "create", "One"), mailsvc.prints("account", "create", "Other")
-    assert "There is no region mars; there are: us-east-1." in mailsvc.refuses(
+    assert "There is no region mars. The regions are: us-east-1." in mailsvc.refuses(
         "domain", "add", "a.example", "--account", one, "--region", "mars"
     )
     assert "domains.dkim_zone is missing" in mailsvc.refuses("domain", "zone")
     assert "There is no domain a.example." in mailsvc.refuses("domain", "rotate", "a.example")
     mailsvc.prints("domain", "add", "a.example", "--account", one)
-    assert mailsvc.prints("domain", "signs", "a.example", "rsa") == "a.example: signed with rsa."
-    assert mailsvc.prints("domain", "signs", "a.example", "both") == "a.example: signed with rsa and ed25519."
+    assert mailsvc.prints("domain", "signs", "a.example", "rsa") == "a.example signs with rsa."
+    assert mailsvc.prints("domain", "signs", "a.example", "both") == "a.example signs with rsa and ed25519."
     assert "There is no domain x.example." in mailsvc.refuses("domain", "signs", "x.example", "both")
     assert "'sha1'" in mailsvc.refuses("domain", "signs", "a.example", "sha1", status=2)
     mailsvc.config.write_text(mailsvc.config.read_text() + 'dkim_zone = "dkim.example.net"\n')
@@ -35,7 +35,7 @@ def test_domain_list_and_zone(tmp_path: Path, database: str) -> None:
     assert mailsvc.prints("domain", "list", "--account", "Other").startswith("b.example")
     rotated = mailsvc.prints("domain", "rotate", "b.example").splitlines()
     assert [line.split(".")[0] for line in rotated] == ["ms2r", "ms2e"]
-    assert "are being replaced" in mailsvc.refuses("domain", "rotate", "b.example")
+    assert "are already being rotated" in mailsvc.refuses("domain", "rotate", "b.example")
     looks = mailsvc("domain", "add", "аррӏе.example", "--account", one)
     assert looks.returncode == 0 and "mistaken for another name" in looks.stderr
 
@@ -50,8 +50,10 @@ def test_account_selects_among_domains_with_one_name(tmp_path: Path, database: s
     assert "2 accounts have added a.example and none has it verified; choose one with --account." in mailsvc.refuses(
         "domain", "signs", "a.example", "rsa"
     )
-    assert mailsvc.prints("domain", "signs", "a.example", "rsa", "--account", "Other") == "a.example: signed with rsa."
+    assert mailsvc.prints("domain", "signs", "a.example", "rsa", "--account", "Other") == "a.example signs with rsa."
     mailsvc.config.write_text(mailsvc.config.read_text() + "allow_trust = true\n" * ("allow_trust" not in mailsvc.config.read_text()))
-    assert mailsvc("domain", "trust", "a.example", "--account", one).stdout == "a.example may send.\n"
-    assert "Another account has a.example verified or trusted." in mailsvc.refuses("domain", "trust", "a.example", "--account", other)
-    assert mailsvc.prints("domain", "signs", "a.example", "both") == "a.example: signed with rsa and ed25519."
+    assert mailsvc("domain", "trust", "a.example", "--account", one).stdout == "a.example can send.\n"
+    assert "a.example is already verified or trusted for another account." in mailsvc.refuses(
+        "domain", "trust", "a.example", "--account", other
+    )
+    assert mailsvc.prints("domain", "signs", "a.example", "both") == "a.example signs with rsa and ed25519."

@@ -66,7 +66,7 @@ def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: 
         daemon.until(f"/emails/{sent.body['id']}", daemon.facts["api_key"], lambda email: email["last_event"] == "delivered")
         assert daemon.command("account", "create", "Example Ltd").strip()
         examined = json.loads(daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid")).stdout)
-        well = {each["check"] for each in examined if each["state"] == "good"}
+        well = {each["check"] for each in examined if each["state"] == "ok"}
         assert {"encryption key", "processes", "customers", "clock", "control socket", "dashboard"} <= well
         page = Visitor(daemon).get("/dashboard/sign-in").text
         found = re.search(r'src="([^"]+/htmx\.min\.js)"', page)

@@ -66,7 +66,7 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
     assert waiting["reason"] == "Held for the backup."
     dump = tmp_path / "mailsvc.dump"
     run(program("pg_dump", database), "--format=custom", f"--file={dump}", database)
-    assert daemon.command("queue", "release") == "Mail goes out again.\n"
+    assert daemon.command("queue", "release") == "Mail is being sent again.\n"
     sink.wait_until(lambda received: len(received) == 1, 20)
     send(daemon, "after the backup")
     sink.wait_until(lambda received: len(received) == 2, 20)
@@ -88,8 +88,8 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
         daemon.order(do="retry", kind="email", name=first)
         daemon.order(do="queue")
         assert rows(restored, WAITING) == [(2,)] and len(sink.received) == 2
-        assert daemon.command("queue", "release") == "Mail goes out again.\n"
+        assert daemon.command("queue", "release") == "Mail is being sent again.\n"
         sink.wait_until(lambda received: len(received) == 4, 20)
-        assert daemon.command("queue", "release") == "Nothing was held.\n"
+        assert daemon.command("queue", "release") == "No mail was held.\n"
     finally:
         daemon.stop()

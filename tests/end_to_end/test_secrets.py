@@ -102,10 +102,10 @@ def test_a_production_process_makes_no_key_by_itself(tmp_path: Path, database: s
     status, said = daemon.command_fails("account", "create", "x")
     assert status == 1 and "mailsvc secrets create" in said
     assert not (tmp_path / "secret.key").exists()
-    assert daemon.command("secrets", "create").startswith("Made ")
+    assert daemon.command("secrets", "create").startswith("Created ")
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "secret.key").read_bytes()
-    assert "is there already" in daemon.command_fails("secrets", "create")[1]
+    assert "already exists" in daemon.command_fails("secrets", "create")[1]
     assert (tmp_path / "secret.key").read_bytes() == before
     daemon.command("account", "create", "x")
 
@@ -125,10 +125,10 @@ def test_a_wrong_key_file_is_refused_at_the_start_and_by_commands(tmp_path: Path
     status, told = daemon.command_fails("account", "create", "x")
     assert status == 1 and "secrets.key_file" in told
     _, told = daemon.command_fails("doctor", "--probe", "name.invalid")
-    assert "BAD encrypted secrets: The setting secrets.key_file" in told
+    assert "error   encrypted secrets: The setting secrets.key_file" in told
     key.write_bytes(right)
     daemon.start()
-    assert "ok  encrypted secrets: " in daemon.command_fails("doctor", "--probe", "name.invalid")[1]
+    assert "ok      encrypted secrets: " in daemon.command_fails("doctor", "--probe", "name.invalid")[1]
     daemon.stop()
 
 

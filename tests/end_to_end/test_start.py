@@ -28,7 +28,7 @@ def refused(daemon: Daemon) -> str:
     ("changes", "sentence"),
     [
         ({"http": {"rate": 1}}, "The setting http.rate does not exist."),
-        ({"http": {"listen": ["tcp:x"]}}, "The setting http.listen has 'tcp:x', which is no endpoint"),
+        ({"http": {"listen": ["tcp:x"]}}, "The setting http.listen contains 'tcp:x', which is not a valid endpoint"),
         ({"delivery": {"allowed_networks": ["here"]}}, "The setting delivery.allowed_networks is a list; expected addresses or networks"),
         ({"database": {"url": "postgresql://u:hunter2@127.0.0.1:1/x"}}, "The database cannot be reached: "),
         ({"secrets": {"key": "nothing"}}, "The setting secrets.key, line 1: expected a number"),
@@ -45,7 +45,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, database: str) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert f"It cannot listen on 127.0.0.1, port {port}" in refused(Daemon(tmp_path, database, port=port))
+        assert f"Cannot listen on 127.0.0.1, port {port}" in refused(Daemon(tmp_path, database, port=port))
     assert not (tmp_path / "dev.json").exists()
 
 

@@ -107,7 +107,7 @@ def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str
         sink.wait_until(lambda received: sum(len(mail.recipients) for mail in received) == 2, 30)
         assert all(b"DKIM-Signature:" in mail.raw for mail in sink.received)
         said = daemon.command("upgrade", "--check")
-        assert "0 migrations are missing" in said and f"runs {__version__} (" in said
+        assert "0 migrations to apply" in said and f"runs {__version__} (" in said
     finally:
         if daemon.process is not None:
             daemon.stop()
@@ -122,11 +122,11 @@ def test_a_newer_database_is_used_as_long_as_it_was_only_added_to(tmp_path: Path
         database,
         "INSERT INTO _yoyo_migration (migration_hash, migration_id, applied_at_utc) VALUES ('x', '9999_future', now())",
     )
-    assert "It only added something: this one may run." in daemon.command("upgrade", "--check")
+    assert "Its changes are compatible: this release can run." in daemon.command("upgrade", "--check")
     daemon.command("account", "create", "still works")
     administer(database, "UPDATE house SET needs = '9999_future'")
     status, said = daemon.command_fails("upgrade", "--check")
-    assert status == 1 and "This one is too old: it lacks 9999_future." in said
+    assert status == 1 and "This release is too old for it: it lacks 9999_future." in said
     status, said = daemon.command_fails("account", "create", "x")
     assert status == 1 and "A newer release has changed it: this one lacks 9999_future" in said
 

@@ -1,5 +1,5 @@
-"""Hostile inputs against a running daemon: nothing that anybody sends may hold up others, or use memory without bound.
+"""Hostile inputs to a running daemon: no input may block other clients, or use unlimited memory.
 
-`inputs*.py` generate the inputs, one function for each family; `targets.py` sends them; `watch.py` looks at the daemon meanwhile;
-`run.py` puts the three together, and prints and judges what was found. `make full` runs all of it at full size.
+`bodies.py`, `mails.py` and `wires.py` generate the inputs, `targets.py` sends them, `watch.py` measures the daemon meanwhile, and `run.py`
+combines them and checks the results. `make full` runs everything at full size.
 """

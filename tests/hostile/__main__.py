@@ -1,4 +1,4 @@
-"""`python -m tests.hostile`: all hostile inputs at full size, with a table of the worst. `--help` shows how to choose some."""
+"""`python -m tests.hostile`: runs all hostile inputs at full size and prints the worst. `--help` shows how to select some."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.hostile.run import Figure, Ground, chosen, ground, run_family, table,
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
-    asked.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
-    asked.add_argument("--targets", nargs="*", default=[], help="such as relay, exchange, http, view, replies")
-    asked.add_argument("--families", nargs="*", default=[], help="their names, such as 'json structure'")
-    asked.add_argument("--only", default="", help="inputs with this text in `family / name`")
-    asked.add_argument("--times", type=int, default=10, help="how often one input of each family is repeated")
-    asked.add_argument("--most", type=int, default=60, help="rows of the table")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
+    parser.add_argument("--targets", nargs="*", default=[], help="for example relay, exchange, http, view, replies")
+    parser.add_argument("--families", nargs="*", default=[], help="names of families, for example 'json structure'")
+    parser.add_argument("--only", default="", help="only inputs with this text in `family / name`")
+    parser.add_argument("--times", type=int, default=10, help="how often to repeat one input of each family")
+    parser.add_argument("--most", type=int, default=60, help="rows of the table")
+    given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-hostile-", dir="/tmp"))
     folder.chmod(0o711)
     server = EmbeddedPostgres.at(folder / "postgres", QUICK)

@@ -61,22 +61,11 @@ def json_structure(size: int) -> Made:
 @hostile("http")
 def json_strings(size: int) -> Made:
     units = {
-        "commas": b"a,",
-        "quotes": b'\\"',
-        "backslashes": b"\\\\",
-        "brackets": b"[{",
-        "colons": b'\\":',
-        "escapes": b"\\u0041",
-        "pairs of surrogates": b"\\ud83d\\ude00",
-        "lone surrogates": b"\\ud800",
-        "control characters": b"\x01",
-        "NUL": b"\\u0000",
-        "four-octet characters": "\U0001f600".encode(),
-        "spaces": b" ",
-        "lines": b"\\n",
-        "combining": "a\u0301".encode(),
-        "one long line": b"a",
-    }
+        "commas": b"a,", "quotes": b'\\"', "backslashes": b"\\\\", "brackets": b"[{", "colons": b'\\":',
+        "escapes": b"\\u0041", "pairs of surrogates": b"\\ud83d\\ude00", "lone surrogates": b"\\ud800",
+        "control characters": b"\x01", "NUL": b"\\u0000", "four-octet characters": "\U0001f600".encode(),
+        "spaces": b" ", "lines": b"\\n", "combining": "a\u0301".encode(), "one long line": b"a",
+    }  # fmt: skip
     for name, unit in units.items():
         yield f"{name} in text", post("/emails", email("text", fill(unit, size, b'"', b'"')))
     yield "lone surrogate at the end", post("/emails", email("text", fill(b"a,", size, b'"', b'\\ud800"')))
@@ -117,22 +106,11 @@ def fields_of_an_email(size: int) -> Made:
 @hostile("http")
 def addresses(size: int) -> Made:
     units = {
-        "letters": b"a",
-        "dots": b"a.",
-        "at signs": b"a@",
-        "quotes": b'\\"',
-        "escapes in quotes": b"\\\\",
-        "opening brackets": b"<",
-        "parentheses": b"(",
-        "spaces": b" ",
-        "commas": b"a@b.example,",
-        "words": b"a b ",
-        "hyphens": b"a-",
-        "encoded": b"=?utf-8?q?a?= ",
-        "encoded without end": b"=?utf-8?q?",
-        "beyond ASCII": "é".encode(),
-        "punycode": b"xn--a.",
-    }
+        "letters": b"a", "dots": b"a.", "at signs": b"a@", "quotes": b'\\"', "escapes in quotes": b"\\\\",
+        "opening brackets": b"<", "parentheses": b"(", "spaces": b" ", "commas": b"a@b.example,",
+        "words": b"a b ", "hyphens": b"a-", "encoded": b"=?utf-8?q?a?= ", "encoded without end": b"=?utf-8?q?",
+        "beyond ASCII": "é".encode(), "punycode": b"xn--a.",
+    }  # fmt: skip
     for name, unit in units.items():
         yield f"{name} before the @", _field("to", unit, size, b'"', b'@b.example"')
         yield f"{name} after the @", _field("to", unit, size, b'"a@', b'"')

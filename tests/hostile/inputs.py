@@ -1,7 +1,7 @@
-"""What an input is, and the list of all of them: one function for each family and target, registered by `@hostile(target)`.
+"""The families of hostile inputs, each a function registered with `@hostile(target)`.
 
-A family is a generator: it yields `(name, octets)` for a size, so that only one input is in memory at a time. To add an input, add a
-`yield` to a family; to add a family, write a function. `targets.py` says what each target does with the octets.
+A family is a generator of `(name, bytes)` for a given size, so that only one input is in memory at a time. To add an input, add a
+`yield` to a family; to add a family, write a function. `targets.py` defines what each target does with the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LINE = 900
 
 @attrs.frozen
 class Family:
-    """One family at one target. `repeat`: how often each of its inputs is sent; None: as often as the run says."""
+    """A family for one target. `repeat`: how often each of its inputs is sent; None: as often as in the run's options."""
 
     name: str
     target: str
@@ -33,7 +33,7 @@ FAMILIES: list[Family] = []
 def hostile(
     *targets: str, repeat: int | None = None, most: int = SIZES["40 MB"]
 ) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
-    """Register a family for these targets. `most`: the largest size that its target takes."""
+    """Registers a family for these targets. `most`: the largest size that they accept."""
 
     def register(make: Callable[[int], Made]) -> Callable[[int], Made]:
         FAMILIES.extend(Family(make.__name__.replace("_", " "), target, make, repeat, most) for target in targets)

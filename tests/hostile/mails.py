@@ -163,15 +163,9 @@ def _parameters(size: int) -> Made:
 @hostile("relay", "exchange")
 def structure(size: int) -> Made:
     for name, unit in {
-        "parts": b"--b\r\n\r\na\r\n",
-        "boundaries": b"--b\r\n",
-        "ends": b"--b--\r\n",
-        "almost": b"--bb\r\n",
-        "hyphens": b"--\r\n",
-        "hyphens in a line": b"--",
-        "boundaries with spaces": b"--b \t\r\n",
-        "boundaries in lines": b"x--b\r\n",
-        "empty lines": b"\r\n",
+        "parts": b"--b\r\n\r\na\r\n", "boundaries": b"--b\r\n", "ends": b"--b--\r\n", "almost": b"--bb\r\n",
+        "hyphens": b"--\r\n", "hyphens in a line": b"--", "boundaries with spaces": b"--b \t\r\n",
+        "boundaries in lines": b"x--b\r\n", "empty lines": b"\r\n",
         "parts with headers": b"--b\r\nContent-Type: text/plain\r\nX: y\r\n\r\na\r\n",
         "headers without end": b"--b\r\nX: y\r\n",
         "attachments": b"--b\r\nContent-Disposition: attachment; filename=a\r\n\r\na\r\n",
@@ -179,7 +173,7 @@ def structure(size: int) -> Made:
         "message parts": b"--b\r\nContent-Type: message/rfc822\r\n\r\nFrom: a@b.example\r\n\r\na\r\n",
         "content-type in lines": b"Content-Type: message/rfc822\r\n",
         "report parts": b"--b\r\nContent-Type: message/delivery-status\r\n\r\n",
-    }.items():
+    }.items():  # fmt: skip
         yield name, fill(unit, size, MIXED + b"\r\n", b"--b--\r\n")
         yield f"{name}, no end", fill(unit, size, MIXED + b"\r\n")
     nested = numbered(size, lambda n: b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n), FROM)

@@ -1,4 +1,4 @@
-"""How an input gets to the daemon, one coroutine for each target; each ends when the daemon has dealt with the input."""
+"""Sends inputs to the daemon: a coroutine for each target, which ends when the daemon has processed the input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attrs
 
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
 
-QUIET = 0.06  # seconds without an answer, while the daemon is idle, after which none is expected any more
+QUIET = 0.06  # seconds without a response, while the daemon is idle, after which none is expected
 IDLE = 0.5  # of one core: below it the daemon is idle
 MOST = 60.0  # seconds for everything about one input
 PIECE = 1 << 18
@@ -23,9 +23,9 @@ _GONE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, Timeou
 
 @attrs.define
 class Targets:
-    """`ports`: of the relay, by standard number. `visitor`: somebody signed in, for pages.
+    """`ports`: the SMTP ports, by standard number. `visitor`: a signed-in browser.
 
-    `cpu`: seconds that the daemon has computed or wanted to. `waiting`: whether a recipient of an email waits for the first attempt.
+    `cpu`: seconds of CPU that the daemon has used or waited for. `waiting`: whether a recipient of an email waits for its first attempt.
     """
 
     port: int
@@ -52,7 +52,7 @@ class Targets:
         return octets.replace(b"@KEY@", self.key.encode())
 
     async def _talk(self, port: int, octets: bytes) -> bytes:
-        """What comes back for these octets, on a connection of their own."""
+        """Sends bytes over a new connection and returns the response."""
         try:
             async with asyncio.timeout(MOST):
                 return await self._pump(*await asyncio.open_connection("127.0.0.1", port), octets)
@@ -60,9 +60,9 @@ class Targets:
             return b""
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, octets: bytes) -> bytes:
-        """Write and read at once, until one whole HTTP answer is here, the peer closes, or nothing more is to be expected.
+        """Writes and reads concurrently, until there is a complete HTTP response, the server closes, or no more is expected.
 
-        Only the first 64 kB of what is read are kept.
+        Returns the first 64 kB of the response.
         """
         got = bytearray()
         sending, used = asyncio.ensure_future(_send(writer, octets)), self.cpu()
@@ -90,7 +90,7 @@ class Targets:
     # HTTP
 
     async def http(self, octets: bytes) -> None:
-        """Octets as they are, on a connection of their own; emails that come of it are awaited."""
+        """Sends bytes over a new connection, and waits until resulting emails were attempted."""
         answer = await self._talk(self.port, self._filled(octets))
         if answer.startswith(b"HTTP/1.1 200"):
             with suppress(ValueError, TypeError, KeyError):
@@ -99,7 +99,7 @@ class Targets:
                     await self._settled(each["id"])
 
     async def view(self, octets: bytes) -> None:
-        """HTML: sent as an email, then looked at in the API and in the dashboard."""
+        """Sends HTML as an email, then views it in the API and the dashboard."""
         email = {"from": "a@hostile.example", "to": "x@watch.example", "subject": "Hello", "html": octets.decode("utf-8", "replace")}
         status, body = await self._call("POST", "/emails", email)
         if status != 200:
@@ -120,7 +120,7 @@ class Targets:
             return 0, None
 
     async def _settled(self, email_id: str) -> None:
-        """Until nothing of the email waits for its first attempt."""
+        """Waits until every recipient of the email was attempted."""
         for _ in range(int(MOST / 0.02)):
             if not self.waiting(email_id):
                 return
@@ -129,7 +129,7 @@ class Targets:
     # SMTP
 
     async def exchange(self, octets: bytes) -> None:
-        """A message to a return path, over port 25, by nobody in particular."""
+        """Sends a message to a return path over port 25, without login."""
         octets = self._filled(octets)
         begin = b"EHLO mx.example\r\nMAIL FROM:<>\r\nRCPT TO:<" + self.return_path.encode() + b">\r\nDATA\r\n"
         with suppress(*_GONE):
@@ -137,7 +137,7 @@ class Targets:
                 await _mail(*await asyncio.open_connection("127.0.0.1", self.ports["25"]), begin, octets)
 
     async def relay(self, octets: bytes) -> None:
-        """A message from a customer, for a server that wants it 7-bit and for the development inbox."""
+        """Submits a message, to a server without 8BITMIME and to the development inbox."""
         begin = b"MAIL FROM:<a@hostile.example>\r\nRCPT TO:<x@watch.example>\r\nRCPT TO:<x@sandbox.example>\r\nDATA\r\n"
         with suppress(*_GONE):
             async with asyncio.timeout(MOST):
@@ -147,11 +147,11 @@ class Targets:
                     await self._settled(said.split()[-1].decode())
 
     async def smtp(self, octets: bytes) -> None:
-        """Octets as they are, to port 25."""
+        """Sends bytes to port 25."""
         await self._talk(self.ports["25"], self._filled(octets))
 
     async def session(self, octets: bytes) -> None:
-        """Octets as they are, in the session of a customer."""
+        """Sends bytes in a customer's session."""
         with suppress(*_GONE):
             async with asyncio.timeout(MOST):
                 await self._pump(*await self._logged_in(), self._filled(octets))
@@ -167,10 +167,10 @@ class Targets:
             await _reply(reader)
         return reader, writer
 
-    # Answers
+    # Responses
 
     async def link(self, octets: bytes) -> None:
-        """What a server with a linked attachment answers."""
+        """Serves bytes as the response to a request for an attachment."""
         self.endpoint.say(octets)
         link = {"path": f"http://127.0.0.1:{self.endpoint_port}/a.txt"}
         email = {"from": "a@hostile.example", "to": "x@watch.example", "subject": "Hello", "text": "Hi.", "attachments": [link]}
@@ -180,7 +180,7 @@ class Targets:
         self.endpoint.payload = None
 
     async def webhook(self, octets: bytes) -> None:
-        """What a webhook's endpoint answers; each is a new one, for which no failure is known."""
+        """Serves bytes as the response of a webhook endpoint; a new one each time, without recorded failures."""
         self._number += 1
         endpoint = {"endpoint": f"http://127.0.0.1:{self.endpoint_port}/{self._number}", "events": ["email.sent"]}
         _, webhook = await self._call("POST", "/webhooks", endpoint)
@@ -193,7 +193,7 @@ class Targets:
         await self._call("DELETE", f"/webhooks/{webhook['id']}")
 
     async def exchange_replies(self, stage: str, octets: bytes) -> None:
-        """What a mail exchanger says at one stage of a session."""
+        """Serves bytes as a mail server's reply at one stage of a session."""
         number, done = self.exchanger.say(stage, octets)
         email = {"from": "a@hostile.example", "to": f"x@mx{number}.example", "subject": "Hello", "text": "Hi."}
         await self._call("POST", "/emails", email)
@@ -201,7 +201,7 @@ class Targets:
             await asyncio.wait_for(done.wait(), 20)
 
     async def dns(self, octets: bytes) -> None:
-        """What the DNS of a sending domain has."""
+        """Serves bytes as a TXT record of a sending domain."""
         self._number += 1
         self.names.payload = octets
         status, domain = await self._call("POST", "/domains", {"name": f"d{self._number}.hostile{self._number}.com"})
@@ -210,14 +210,14 @@ class Targets:
         await self._call("POST", f"/domains/{domain['id']}/verify")
         for _ in range(20):
             _, found = await self._call("GET", f"/domains/{domain['id']}")
-            if found is None or found["checked_at"] is not None:  # none: longer than what is read
+            if found is None or found["checked_at"] is not None:  # None: the response was cut
                 break
             await asyncio.sleep(0.02)
         await self._call("DELETE", f"/domains/{domain['id']}")
 
 
 def _whole(got: bytearray) -> bool:
-    """Whether this is one whole HTTP answer."""
+    """Whether this is a complete HTTP response."""
     head, end, body = got.partition(b"\r\n\r\n")
     if not end or not head.startswith(b"HTTP/1.1 ") or head.startswith(b"HTTP/1.1 1"):
         return False
@@ -232,7 +232,7 @@ async def _send(writer: asyncio.StreamWriter, octets: bytes) -> None:
 
 
 async def _reply(reader: asyncio.StreamReader) -> bytes:
-    """One SMTP reply, all lines of it; its last line."""
+    """Reads an SMTP reply and returns its last line."""
     while (line := await reader.readline())[3:4] == b"-":
         pass
     if not line:
@@ -243,7 +243,7 @@ async def _reply(reader: asyncio.StreamReader) -> bytes:
 async def _mail(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begin: bytes, message: bytes, *, greeted: bool = False
 ) -> bytes:
-    """One transaction; the reply to the message, or to the command that was refused."""
+    """Sends a message. Returns the reply to it, or to a refused command."""
     try:
         if not greeted:
             await _reply(reader)

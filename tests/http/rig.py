@@ -27,7 +27,7 @@ from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Admitted
 from mailsvc.mail.envelope import EMPTY
-from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.net.fetch import FetchError, Reply
 from mailsvc.net.urls import Rules, read
 from mailsvc.runtime.budget import Budgets
 from mailsvc.store.logs.requests import NewLog
@@ -169,13 +169,13 @@ class Web:
         self.pages: dict[str, tuple[int, bytes, str]] = {}
         self.asked: list[str] = []
 
-    async def ask(self, method: str, url: str, *, seconds: float, keep: int, room: Any, **_: Any) -> Reply:
+    async def fetch(self, method: str, url: str, *, seconds: float, keep: int, reserve: Any, **_: Any) -> Reply:
         self.asked.append(url)
         if url not in self.pages:
-            raise NoAnswer("The connection was refused.")
+            raise FetchError("The connection was refused.")
         status, octets, kind = self.pages[url]
-        if not room(len(octets[:keep])):
-            raise NoAnswer("There is no room for the answer just now.")
+        if not reserve(len(octets[:keep])):
+            raise FetchError("There is not enough memory for the response at the moment.")
         return Reply(status, Headers({"content-type": [kind]}), octets[:keep], len(octets) <= keep)
 
 

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.http.stream import CHUNK, STALLED
 from mailsvc.intake import Admitted
-from mailsvc.net.fetch import NoAnswer
+from mailsvc.net.fetch import FetchError
 from mailsvc.runtime.budget import TURN_SECONDS
 from tests.http.rig import GOOD, Connection, Rig, request
 
@@ -268,13 +268,13 @@ def test_download_does_not_keep_the_turn() -> None:
     rig = Rig(spool_above=1000, in_flight=100_000)
     fetched: Deferred[Any] = Deferred()
 
-    async def ask(*_: Any, room: Any, **__: Any) -> Any:
+    async def fetch(*_: Any, reserve: Any, **__: Any) -> Any:
         assert rig.budget.api.work.used == 0 and rig.budget.api.memory.used > 4000
-        assert room(500)
+        assert reserve(500)
         await fetched
-        raise NoAnswer("It took too long.")
+        raise FetchError("It took too long.")
 
-    rig.web.ask = ask  # type: ignore[method-assign]
+    rig.web.fetch = fetch  # type: ignore[method-assign]
     connection = rig.connect()
     linked = [*LARGE_EMAIL["attachments"], {"path": "https://example.com/a"}]  # type: ignore[misc]
     connection.send(request("POST", "/emails", {**LARGE_EMAIL, "attachments": linked}))

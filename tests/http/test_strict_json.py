@@ -241,3 +241,10 @@ def test_separators_are_counted_wherever_the_text_is_cut(value: Any, ascii_only:
 def test_many_values_are_not_read_in_the_reactor_thread() -> None:
     assert strict_json.light(json.dumps({"to": ["a@b.example"] * 1000}).encode())
     assert not strict_json.light(b"[" + b"[]," * strict_json.LIGHT + b"[]]")
+
+
+@pytest.mark.parametrize("window", range(1, 12))
+def test_byte_arrays_are_found_across_the_windows_of_a_search(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    monkeypatch.setattr(strict_json, "WINDOW", window)
+    document = {"a": "x" * 20, "content": [1] * 70, "b": [{"data": [2] * 70}], "c": '"content": ['}
+    assert strict_json.load_large(json.dumps(document).encode()) == document | {"content": b"\1" * 70, "b": [{"data": b"\2" * 70}]}

@@ -1,4 +1,4 @@
-"""Addresses as callers write them, and paths as they stand on the SMTP wire."""
+"""Addresses in API requests, and paths in SMTP commands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from mailsvc.mail.address import AddressError, Mailbox, NeedsSmtputf8, Path, par
         ("n" * 255 + " <a@b.example>", "n" * 255, "a@b.example"),
     ],
 )
-def test_what_callers_write(written: str, name: str, address: str) -> None:
+def test_mailboxes_are_parsed_in_every_form(written: str, name: str, address: str) -> None:
     mailbox = parse_mailbox(written)
     assert (mailbox.name, mailbox.address) == (name, address)
     assert not mailbox.needs_smtputf8
@@ -79,7 +79,7 @@ def test_a_unicode_local_part_is_kept_and_flagged() -> None:
         ("Name\x85 <a@b.example>", "control"),
         ("Name\ud800 <a@b.example>", "control"),
         ("=?utf-8?q?x=0d=0aBcc:?= <a@b.example>", "control"),
-        ('"unbalanced <a@b.example>', "quotation"),
+        ('"unbalanced <a@b.example>', "unmatched quotes"),
         ("Name <a@b.example", "angle bracket"),
         ("Name a@b.example>", "Write"),
         ("a@localhost", "special-use"),
@@ -101,13 +101,13 @@ def test_a_unicode_local_part_is_kept_and_flagged() -> None:
         ("n" * 999 + " <a@b.example>", "longer"),
     ],
 )
-def test_what_is_refused(written: str, word: str) -> None:
+def test_invalid_mailboxes_are_refused_with_a_reason(written: str, word: str) -> None:
     with pytest.raises(AddressError, match=word):
         parse_mailbox(written)
 
 
 @given(st.from_regex(r"[a-zA-Z0-9.+_'-]{1,70}@[a-zA-Z0-9.-]{1,40}\.[a-zA-Z]{1,5}", fullmatch=True))
-def test_plain_addresses_are_judged_as_by_email_validator(text: str) -> None:
+def test_the_hot_path_agrees_with_email_validator(text: str) -> None:
     try:
         expected = validate_email(text, check_deliverability=False, test_environment=True).normalized
     except EmailNotValidError:
@@ -123,7 +123,7 @@ def _address_or_none(text: str) -> str | None:
 
 
 @given(st.text())
-def test_any_text_is_a_mailbox_or_an_address_error(text: str) -> None:
+def test_any_text_gives_a_mailbox_or_an_error(text: str) -> None:
     try:
         mailbox = parse_mailbox(text + "@b.example" if "@" not in text else text)
     except AddressError:
@@ -132,7 +132,7 @@ def test_any_text_is_a_mailbox_or_an_address_error(text: str) -> None:
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=100))
-def test_any_name_survives_being_displayed(name: str) -> None:
+def test_any_displayed_name_is_parsed_back(name: str) -> None:
     mailbox = Mailbox(name, "a", "b.example")
     assert parse_mailbox(mailbox.display) == mailbox
 
@@ -152,14 +152,14 @@ def test_any_name_survives_being_displayed(name: str) -> None:
         ("", "x" * 64, ("y" * 60 + ".") * 3 + "y" * 30),
     ],
 )
-def test_no_unsafe_mailbox_can_be_made(values: tuple[str, str, str]) -> None:
+def test_an_unsafe_mailbox_cannot_be_created(values: tuple[str, str, str]) -> None:
     with pytest.raises(AddressError):
         Mailbox(*values)
     with pytest.raises(AddressError):
         attrs.evolve(Mailbox("n", "l", "d.example"), name=values[0], local=values[1], domain=values[2])
 
 
-def test_names_do_not_take_quadratic_time() -> None:
+def test_names_are_parsed_in_linear_time() -> None:
     started = time.process_time()
     for text in (
         "a" + " " * 2200,
@@ -202,7 +202,7 @@ def test_names_do_not_take_quadratic_time() -> None:
     ],
 )
 @pytest.mark.parametrize("smtputf8", [False, True])
-def test_paths(text: bytes, path: Path, rest: bytes, smtputf8: bool) -> None:
+def test_paths_are_parsed(text: bytes, path: Path, rest: bytes, smtputf8: bool) -> None:
     assert parse_path(text, smtputf8) == (path, rest)
 
 
@@ -259,13 +259,13 @@ def test_paths(text: bytes, path: Path, rest: bytes, smtputf8: bool) -> None:
     ],
 )
 @pytest.mark.parametrize("smtputf8", [False, True])
-def test_what_is_no_path(text: bytes, smtputf8: bool) -> None:
+def test_invalid_paths_are_refused(text: bytes, smtputf8: bool) -> None:
     with pytest.raises(AddressError) as caught:
         parse_path(text, smtputf8)
     assert not isinstance(caught.value, NeedsSmtputf8)
 
 
-def test_paths_beyond_ascii_need_the_extension() -> None:
+def test_non_ascii_paths_need_smtputf8() -> None:
     text = "<用户@例え.example> SMTPUTF8".encode()
     assert parse_path(text, True) == (Path("用户", "xn--r8jz45g.example"), b"SMTPUTF8")
     assert parse_path(text, True)[0].needs_smtputf8
@@ -284,13 +284,13 @@ def test_paths_beyond_ascii_need_the_extension() -> None:
         (b"<a@b.example>", False, False, True),
     ],
 )
-def test_what_a_caller_may_want_to_refuse(text: bytes, null: bool, literal: bool, qualified: bool) -> None:
+def test_literals_and_unqualified_domains_are_recognized(text: bytes, null: bool, literal: bool, qualified: bool) -> None:
     path, _ = parse_path(text, False)
     assert (path.null, path.literal, path.qualified) == (null, literal, qualified)
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_whatever_is_a_path_is_safe_on_the_wire(octets: bytes, smtputf8: bool) -> None:
+def test_any_parsed_path_is_safe_in_a_command(octets: bytes, smtputf8: bool) -> None:
     for text in (b"<" + octets + b">", b"<" + octets + b"@b.example>", b'<"' + octets + b'"@b.example>'):
         try:
             path, _ = parse_path(text, smtputf8)
@@ -328,7 +328,7 @@ NEARLY_PLAIN = st.one_of(
 @given(NEARLY_PLAIN, st.sampled_from([b"", b" ", b"  SIZE=1 X=\xff ", b"x", b"\t", b" \n"]))
 @example(b"a@b.example", b" SIZE=1")
 @example(b"a@axn--b.example", b"")
-def test_a_plain_path_is_read_as_any_path_is(inside: bytes, rest: bytes) -> None:
+def test_the_hot_path_agrees_with_the_full_path_parser(inside: bytes, rest: bytes) -> None:
     text = b"<" + inside + b">" + rest
     assert outcome(parse_path, text) == outcome(address._parse_any_path, text)
 

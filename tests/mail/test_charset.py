@@ -1,4 +1,4 @@
-"""Charsets are read by a table, whatever name is asked for."""
+"""Decoding text by the name of a charset."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tests.growth import assert_linear
         ("utf-16le", "x"), (" utf-8 ", "é"), ("", "é"),
     ],
 )  # fmt: skip
-def test_what_mail_uses(name: str, text: str) -> None:
+def test_charsets_of_mail_are_decoded(name: str, text: str) -> None:
     codec = charset.codec_of(name.strip() or "utf-8")
     assert codec is not None
     assert charset.decode(text.encode(codec), name) == text
 
 
 @pytest.mark.parametrize("codec", sorted(set(charset._TABLE.values())))
-def test_each_codec_of_the_table_is_there_and_reads_anything(codec: str) -> None:
+def test_every_codec_exists_and_decodes_any_bytes(codec: str) -> None:
     assert isinstance(charset.decode(bytes(range(256)) * 200, codec), str)
 
 
 @pytest.mark.parametrize(
     "name", ["idna", "punycode", "unicode-escape", "utf-7", "rot13", "hex", "zlib", "mbcs", "undefined", "../../x", "é" * 999]
 )
-def test_what_is_no_charset_of_mail_is_guessed(name: str) -> None:
+def test_unknown_charsets_are_guessed(name: str) -> None:
     assert charset.decode("Grüße".encode(), name) == "Grüße"
     assert charset.decode(b"Gr\xfc\xdfe", name) == "Grüße"
 
 
-def test_python_is_not_asked_for_names_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_are_not_looked_up_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     codecs.register(lambda name: asked.append(name))
     known = set(sys.modules)
@@ -51,7 +51,7 @@ def test_python_is_not_asked_for_names_of_strangers(monkeypatch: pytest.MonkeyPa
     assert {name for name in sys.modules if "mailsvc_" in name} <= known
 
 
-def test_text_in_pieces_reads_as_a_whole() -> None:
+def test_text_is_decoded_in_slices_like_a_whole() -> None:
     text = "日本語 と é " * 10_000
     for codec in ("utf-8", "utf-16", "gb18030", "iso-2022-jp-2"):
         assert charset.decode(text.encode(codec), codec) == text
@@ -59,12 +59,12 @@ def test_text_in_pieces_reads_as_a_whole() -> None:
     assert charset.decode(octets, "utf-8") == octets.decode("utf-8", "replace")
 
 
-def test_encoded_words_beyond_the_most_stay_as_they_are() -> None:
+def test_encoded_words_beyond_the_limit_are_not_decoded() -> None:
     word = "=?utf-8?q?a?="
     assert encoded_word.decode(f"{word} " * encoded_word.WORDS_MAX).strip() == "a" * encoded_word.WORDS_MAX
     assert encoded_word.decode(f"{word} " * (encoded_word.WORDS_MAX + 5)).endswith(f"{word} ")
 
 
 @pytest.mark.parametrize("unit", ["=?utf-8?q?a?= ", "=?utf-8?q?a?=x", "=?a?q?b?=", "=?a?q?"])
-def test_the_work_grows_with_the_text(unit: str) -> None:
+def test_decoding_takes_linear_time(unit: str) -> None:
     assert_linear(lambda size: unit * (size // len(unit)), encoded_word.decode, 4000)

@@ -1,4 +1,4 @@
-"""Composing: one canonical message, and both readers get out of it what went in."""
+"""Composing messages, which our parser and the standard library decode to the same contents."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def well_formed(message: bytes) -> None:
 
 @given(DRAFTS)
 @settings(max_examples=200)
-def test_any_draft_reads_back(draft: Draft) -> None:
+def test_any_draft_is_parsed_back(draft: Draft) -> None:
     message = compose(draft)
     well_formed(message)
     parsed = mime.parse(message)
@@ -84,7 +84,7 @@ def test_any_draft_reads_back(draft: Draft) -> None:
 
 @given(DRAFTS)
 @settings(max_examples=200)
-def test_any_draft_reads_back_with_the_standard_library(draft: Draft) -> None:
+def test_any_draft_is_parsed_back_by_the_standard_library(draft: Draft) -> None:
     parsed = stdlib(compose(draft))
     assert parsed["subject"] == draft.subject
     for name, boxes in (("from", (draft.sender,)), ("to", draft.to)):
@@ -104,7 +104,7 @@ def test_any_draft_reads_back_with_the_standard_library(draft: Draft) -> None:
     assert all(not part.defects for part in parsed.walk())
 
 
-def test_the_simplest_message() -> None:
+def test_a_simple_message_is_composed() -> None:
     assert compose(BASE) == (
         b"From: Acme <news@acme.example>\r\nTo: Jane Doe <jane@b.example>\r\nSubject: Hello\r\n"
         b"Date: Fri, 20 Nov 2026 10:05:09 +0000\r\nMessage-ID: <0192@acme.example>\r\nMIME-Version: 1.0\r\n"
@@ -149,11 +149,11 @@ HTML = '<img src="cid:logo">'
         ({"text": "", "html": HTML, "attachments": (LOGO,)}, ("multipart/related", ["text/html", "image/png"])),
     ],
 )
-def test_only_the_layers_that_are_needed(changes: dict[str, object], expected: object) -> None:
+def test_only_needed_multiparts_are_written(changes: dict[str, object], expected: object) -> None:
     assert shape(stdlib(compose(attrs.evolve(BASE, **changes)))) == expected  # type: ignore[arg-type]
 
 
-def test_a_file_inside_the_html() -> None:
+def test_an_inline_file_is_related_to_the_html() -> None:
     parsed = mime.parse(compose(attrs.evolve(BASE, html=HTML, attachments=(LOGO, BILL))))
     assert parsed.files == (
         mime.File("logo.png", "image/png", "logo", "inline", b"png"),
@@ -161,7 +161,7 @@ def test_a_file_inside_the_html() -> None:
     )
 
 
-def test_addresses_and_custom_headers() -> None:
+def test_addresses_and_custom_headers_are_written() -> None:
     cc, bcc, reply_to = ((parse_mailbox(f"{name}@b.example"),) for name in ("cc", "bcc", "reply_to"))
     headers = {"X-Entity-Ref-ID": "42", "References": "<a@b.example>"}
     message = compose(attrs.evolve(BASE, cc=cc, bcc=bcc, reply_to=reply_to, headers=headers))
@@ -172,7 +172,7 @@ def test_addresses_and_custom_headers() -> None:
     assert len(names) == len(set(names))
 
 
-def test_an_address_beyond_ascii_is_written_for_smtputf8() -> None:
+def test_a_non_ascii_address_is_written_for_smtputf8() -> None:
     message = compose(attrs.evolve(BASE, to=(parse_mailbox("Jürgen <用户@b.example>"),)))
     assert "To: =?utf-8?q?J=C3=BCrgen?= <用户@b.example>\r\n".encode() in message
 
@@ -208,7 +208,7 @@ def test_an_address_beyond_ascii_is_written_for_smtputf8() -> None:
         ({"attachments": (Attachment(b"", "a", None, "x" * 128),)}, "attachments"),
     ],
 )
-def test_what_is_refused_and_the_field_that_is_named(changes: dict[str, object], field: str) -> None:
+def test_errors_name_the_invalid_field(changes: dict[str, object], field: str) -> None:
     with pytest.raises(ComposeError) as caught:
         compose(attrs.evolve(BASE, **changes))  # type: ignore[arg-type]
     assert caught.value.field == field
@@ -232,7 +232,7 @@ def test_what_is_refused_and_the_field_that_is_named(changes: dict[str, object],
         ("a", "Multipart/mixed; boundary=x", "application/octet-stream"),
     ],
 )
-def test_types_of_files(filename: str | None, given_type: str | None, written: str) -> None:
+def test_content_types_follow_the_file_extension(filename: str | None, given_type: str | None, written: str) -> None:
     message = compose(attrs.evolve(BASE, attachments=(Attachment(b"x", filename, given_type),)))
     well_formed(message)
     [file] = mime.parse(message).files
@@ -244,7 +244,7 @@ def test_types_of_files(filename: str | None, given_type: str | None, written: s
 
 
 @pytest.mark.parametrize("name", ["Rechnung für " + "ä" * 80 + ".pdf", "ä.pdf", "a" * 200 + ".pdf", "=?utf-8?q?x?=.pdf"])
-def test_an_extended_filename_is_not_given_in_the_plain_form_too(name: str) -> None:
+def test_an_extended_filename_has_no_plain_form(name: str) -> None:
     message = compose(attrs.evolve(BASE, attachments=(Attachment(b"x", name),)))
     well_formed(message)
     assert all(len(line) <= 78 for line in message.split(b"\r\n"))
@@ -255,7 +255,7 @@ def test_an_extended_filename_is_not_given_in_the_plain_form_too(name: str) -> N
 
 
 @pytest.mark.parametrize("character", ["\x00", "\x07", "\x1b", "\r", "\n", "\x7f", "\x85", "\x9b"])
-def test_control_characters_are_refused_by_field(character: str) -> None:
+def test_control_characters_are_refused_with_their_field(character: str) -> None:
     text = f"a{character}b"
     for field, draft in {
         "subject": attrs.evolve(BASE, subject=text),
@@ -272,11 +272,11 @@ def test_a_tab_in_a_subject_is_white_space() -> None:
 
 
 @given(st.datetimes(timezones=st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))))
-def test_dates(when: datetime) -> None:
+def test_dates_are_written_in_their_time_zone(when: datetime) -> None:
     assert rfc5322_date(when) == format_datetime(when)
 
 
-def test_what_is_too_large_is_refused_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_headers_are_refused_before_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def encode(value: str) -> list[str]:
         raise AssertionError("work was done on it")
 
@@ -290,7 +290,7 @@ def test_what_is_too_large_is_refused_before_it_is_encoded(monkeypatch: pytest.M
         assert refused.value.field == field
 
 
-def test_as_many_attachments_as_can_be_read_back() -> None:
+def test_the_maximum_number_of_attachments_can_be_parsed() -> None:
     draft = attrs.evolve(BASE, html="<p>x", attachments=(Attachment(b"x", "a.txt"),) * 900)
     assert len(mime.parse(compose(draft)).files) == 900
     with pytest.raises(ComposeError, match="at most 900"):

@@ -1,4 +1,4 @@
-"""Header fields: folding, encoded words, custom fields, reading a block back."""
+"""Header fields: folding, encoded words, custom fields, parsing blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(field: str) -> Field:
 
 
 @given(TEXT | WIDE)
-def test_any_subject_reads_back(value: str) -> None:
+def test_any_subject_is_decoded_back(value: str) -> None:
     field = header.unstructured("Subject", value)
     well_formed(field)
     assert all(len(line) <= 78 for line in field.split("\r\n"))
@@ -47,7 +47,7 @@ def test_any_subject_reads_back(value: str) -> None:
 
 
 @given(TEXT | WIDE)
-def test_any_subject_reads_back_with_the_standard_library(value: str) -> None:
+def test_any_subject_is_decoded_back_by_the_standard_library(value: str) -> None:
     parsed = message_from_bytes(header.unstructured("Subject", value).encode(), policy=default)
     assert parsed["subject"] == value
 
@@ -65,7 +65,7 @@ def test_any_subject_reads_back_with_the_standard_library(value: str) -> None:
         ("word " * 14 + "word word", "Subject: " + "word " * 12 + "word\r\n word word word\r\n"),
     ],
 )
-def test_subjects(value: str, field: str) -> None:
+def test_subjects_are_encoded(value: str, field: str) -> None:
     assert header.unstructured("Subject", value) == field
 
 
@@ -79,11 +79,11 @@ def test_line_breaks_are_refused_everywhere(value: str) -> None:
         header.check_custom({"X-Any": value})
 
 
-def test_what_looks_like_an_escape_is_only_text() -> None:
+def test_text_that_looks_encoded_is_kept() -> None:
     assert read(header.unstructured("Subject", "a%0d%0aBcc: x \\r\\n")).value == "a%0d%0aBcc: x \\r\\n"
 
 
-def test_an_emoji_of_several_characters_at_the_edge_of_a_word() -> None:
+def test_an_emoji_is_not_split_between_words() -> None:
     for pad in range(60, 80):
         value = "x" * pad + "👩\u200d🚀" * 3
         field = header.unstructured("Subject", value)
@@ -99,7 +99,7 @@ NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), ma
 
 
 @given(st.lists(NAMES, min_size=1, max_size=8))
-def test_any_names_read_back(names: list[str]) -> None:
+def test_any_display_names_are_decoded_back(names: list[str]) -> None:
     boxes = [Mailbox(name, f"user{number}", "b.example") for number, name in enumerate(names)]
     field = header.mailboxes("To", boxes)
     well_formed(field)
@@ -120,11 +120,11 @@ def test_any_names_read_back(names: list[str]) -> None:
         ('"=?x?=" <a@b.example>', "From: =?utf-8?b?PT94Pz0=?= <a@b.example>\r\n"),
     ],
 )
-def test_senders(written: str, field: str) -> None:
+def test_from_fields_are_written(written: str, field: str) -> None:
     assert header.mailboxes("From", [parse_mailbox(written)]) == field
 
 
-def test_fifty_recipients_fold() -> None:
+def test_long_recipient_lists_are_folded() -> None:
     boxes = [Mailbox(f"Recipient Number {n}", f"recipient{n}", "b.example") for n in range(50)]
     field = header.mailboxes("To", boxes)
     well_formed(field)
@@ -141,18 +141,18 @@ OURS += ["Received", "Received-SPF", "Return-Path", "Authentication-Results", "R
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_reserved_names(name: str) -> None:
+def test_reserved_names_are_refused(name: str) -> None:
     with pytest.raises(HeaderError, match="cannot be set"):
         header.check_custom({name: "x"})
 
 
 @pytest.mark.parametrize("name", ["", "X Y", "X:Y", "X\r\nBcc", "Bcc: x@y.example\r\nX", "Xé", "X\x00", "X\t", "x" * 77])
-def test_impossible_names(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(HeaderError, match="header name"):
         header.check_custom({name: "x"})
 
 
-def test_a_name_twice() -> None:
+def test_a_repeated_name_is_refused() -> None:
     with pytest.raises(HeaderError, match="twice"):
         header.check_custom({"X-Ref": "1", "x-ref": "2"})
 
@@ -169,7 +169,7 @@ def test_a_name_twice() -> None:
         (None, "List-Unsubscribe=One-Click", False),
     ],
 )
-def test_one_click_unsubscribe_is_a_pair(unsubscribe: str | None, post: str, fine: bool) -> None:
+def test_one_click_unsubscribe_needs_both_fields(unsubscribe: str | None, post: str, fine: bool) -> None:
     headers = {"List-Unsubscribe-Post": post} | ({"List-Unsubscribe": unsubscribe} if unsubscribe else {})
     if fine:
         header.check_custom(headers)
@@ -179,26 +179,26 @@ def test_one_click_unsubscribe_is_a_pair(unsubscribe: str | None, post: str, fin
 
 
 @given(TEXT | WIDE)
-def test_custom_values_are_written_well_formed(value: str) -> None:
+def test_custom_values_are_folded_and_encoded(value: str) -> None:
     field = header.custom("X-Any", value)
     well_formed(field)
     if "=?" not in value:
         assert read(field).value == value.replace("\t", " ").strip(" ")
 
 
-def test_a_structured_custom_value_stays_as_it_is() -> None:
+def test_a_structured_custom_value_is_unchanged() -> None:
     url = "<https://b.example/" + "u" * 300 + ">"
     field = header.custom("List-Unsubscribe", f"<mailto:u@b.example>,\t{url}")
     assert field == f"List-Unsubscribe: <mailto:u@b.example>,\r\n {url}\r\n"
     assert header.custom("Reply-To", "Jürgen <j@b.example>") == "Reply-To: =?utf-8?q?J=C3=BCrgen?= <j@b.example>\r\n"
 
 
-def test_words_that_the_caller_encoded_stay() -> None:
+def test_encoded_words_from_the_client_are_kept() -> None:
     assert header.custom("X-Any", "=?utf-8?q?=C3=A9?= é") == "X-Any: =?utf-8?q?=C3=A9?= =?utf-8?b?w6k=?=\r\n"
 
 
 def test_a_word_longer_than_any_line_is_refused() -> None:
-    with pytest.raises(HeaderError, match="does not fit"):
+    with pytest.raises(HeaderError, match="too long for a line"):
         header.custom("X-Any", "x" * 998)
     assert header.custom("X-Any", "x" * 997) == "X-Any:\r\n " + "x" * 997 + "\r\n"
 
@@ -206,7 +206,7 @@ def test_a_word_longer_than_any_line_is_refused() -> None:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_block() -> None:
+def test_a_header_block_is_parsed() -> None:
     block = b"From: a@b.example\r\nSubject:\r\n folded\r\n\tagain\r\nX-Obs \t: v\r\nEmpty:\r\n"
     assert header.parse_fields(block) == [
         Field("From", b" a@b.example"),
@@ -240,10 +240,10 @@ BLOCKS = st.one_of(st.lists(st.sampled_from(OCTETS)), st.lists(st.sampled_from(W
 @example(b"A: b\r\n\r\n")
 @example(b"A: b\r\n ")
 @example(b"A: b\r")
-def test_all_fields_at_once_are_those_line_by_line(block: bytes) -> None:
+def test_splitting_agrees_with_a_line_by_line_parser(block: bytes) -> None:
     slow = split_slowly(block)
     if slow is None:
-        with pytest.raises(HeaderError, match="a line that is no field"):
+        with pytest.raises(HeaderError, match="a line that is not a field"):
             header.split_fields(block)
         return
     assert header.split_fields(block) == slow
@@ -251,7 +251,7 @@ def test_all_fields_at_once_are_those_line_by_line(block: bytes) -> None:
 
 
 @pytest.mark.parametrize("block", [b"a" * 250_000, b"a\n" * 125_000, b"a:" + b"\r\n b" * 60_000 + b"\r", b"a:\n" * 80_000, b"\n" * 250_000])
-def test_a_block_that_is_none_is_refused_in_linear_time(block: bytes) -> None:
+def test_an_invalid_block_is_refused_in_linear_time(block: bytes) -> None:
     began = time.process_time()
     with pytest.raises(HeaderError):
         header.split_fields(block)
@@ -261,11 +261,11 @@ def test_a_block_that_is_none_is_refused_in_linear_time(block: bytes) -> None:
 @pytest.mark.parametrize(
     "line", [b"no colon", b": no name", b"a b: space in name", b"\xc3\xa9: x", b" begins folded", b"A: x\nBcc: y", b"A: x\ry"]
 )
-def test_lines_that_are_no_fields(line: bytes) -> None:
+def test_lines_that_are_not_fields_are_refused(line: bytes) -> None:
     block = b"From: a@b.example\r\n" + line + b"\r\nTo: c@d.example\r\n"
     if line.startswith(b" "):
         block = line + b"\r\nTo: c@d.example\r\n"
-    with pytest.raises(HeaderError, match="no field"):
+    with pytest.raises(HeaderError, match="not a field"):
         header.parse_fields(block)
     assert header.parse_fields(block, strict=False)[-1] == Field("To", b" c@d.example")
 
@@ -281,7 +281,7 @@ def test_lines_that_are_no_fields(line: bytes) -> None:
         (b"A: b\r\n\r\n\r\n\r\n", b"A: b\r\n", b"\r\n\r\n"),
     ],
 )
-def test_header_and_body(message: bytes, block: bytes, body: bytes) -> None:
+def test_a_message_is_split_into_header_and_body(message: bytes, block: bytes, body: bytes) -> None:
     found, start = header.split_message(message)
     assert (found, message[start:]) == (block, body)
 
@@ -304,8 +304,8 @@ def test_header_and_body(message: bytes, block: bytes, body: bytes) -> None:
         ("=?", "=?"),
         ("=?iso-2022-jp?B?GyRCRnxLXBsoQg==?=", "日本"),
     ],
-)
-def test_encoded_words_of_others(written: str, text: str) -> None:
+)  # fmt: skip
+def test_encoded_words_of_other_software_are_decoded(written: str, text: str) -> None:
     assert encoded_word.decode(written) == text
 
 

@@ -1,4 +1,4 @@
-"""Plain text out of html."""
+"""Converting HTML to plain text."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from mailsvc.mail.html_to_text import text_of
         ("<p>open<p>and <b>never closed", "open\n\nand never closed"),
     ],
 )
-def test_text(html: str, text: str) -> None:
+def test_html_is_converted_to_text(html: str, text: str) -> None:
     assert text_of(html) == text
 
 
@@ -108,7 +108,7 @@ HTML = st.text() | st.lists(
 
 
 @given(HTML)
-def test_any_html_has_a_text(html: str) -> None:
+def test_any_html_is_converted(html: str) -> None:
     text = text_of(html)
     assert text == text.strip("\n")
     assert "\r" not in text and "\x00" not in text
@@ -117,7 +117,7 @@ def test_any_html_has_a_text(html: str) -> None:
 
 @settings(max_examples=100)
 @given(st.lists(HTML | st.just("<div>" * 300) | st.just("<ul><li><pre><b hidden>x"), max_size=5))
-def test_what_was_read_before_changes_nothing(pages: list[str]) -> None:
+def test_a_reused_parser_keeps_no_state(pages: list[str]) -> None:
     one_after_the_other = [text_of(html) for html in pages]
     for html, text in zip(pages, one_after_the_other, strict=True):
         html_to_text._idle.__dict__.clear()
@@ -125,16 +125,16 @@ def test_what_was_read_before_changes_nothing(pages: list[str]) -> None:
 
 
 @given(st.text(st.sampled_from(" \t\n\ra\xa0")))
-def test_spaces_are_found_as_if_single_ones_were_replaced_too(text: str) -> None:
+def test_only_surplus_spaces_are_replaced(text: str) -> None:
     assert html_to_text._SURPLUS.sub(" ", text) == html_to_text._SPACE.sub(" ", text)
 
 
-def test_the_unreadable_of_ascii() -> None:
+def test_control_characters_are_removed() -> None:
     ascii_ = "".join(map(chr, range(128)))
     assert ascii_.encode().translate(None, html_to_text._CONTROL) == html_to_text._UNREADABLE.sub("", ascii_).encode()
 
 
-def test_deep_html() -> None:
+def test_deeply_nested_html_is_converted() -> None:
     assert text_of("<div>" * 100 + "Hi") == "Hi"
     assert text_of("<div>" * 50_000 + "Hi").strip() == "Hi"
 
@@ -155,7 +155,7 @@ def test_deep_html() -> None:
     ],
     ids=lambda html: html[:8],
 )
-def test_no_html_takes_long_or_grows(html: str) -> None:
+def test_hostile_html_takes_linear_time(html: str) -> None:
     before = time.process_time()
     assert len(text_of(html)) < 15 * len(html)
     assert time.process_time() - before < 5  # all of them: less than half a second together

@@ -1,4 +1,4 @@
-"""Reading messages of anybody."""
+"""Parsing messages from any software."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailsvc.mail import mime, parameters
 from mailsvc.mail.mime import File, MimeError, parse
 
 
-def test_a_message_of_another_composer() -> None:
+def test_messages_of_other_software_are_parsed() -> None:
     message = EmailMessage(policy=SMTP)
     message["From"] = "Jürgen <j@b.example>"
     message["Subject"] = "Grüße " * 20
@@ -36,7 +36,7 @@ def mixed(*parts: bytes, boundary: bytes = b"b", end: bytes = b"\r\n--b--\r\n") 
 
 
 @given(st.lists(st.sampled_from([b"aGkx", b"aGkxaGkx", b"aG kx", b"aGkxa", b"Gkx", b"aGk=", b"aA==", b"=", b"", b"!"]), max_size=12))
-def test_base64_is_the_same_whatever_is_decoded_at_once(lines: list[bytes]) -> None:
+def test_base64_is_decoded_in_slices_like_a_whole(lines: list[bytes]) -> None:
     message = b"Content-Transfer-Encoding: base64\r\n\r\n" + b"\r\n".join(lines)
     whole = parse(message)
     with pytest.MonkeyPatch.context() as patch:
@@ -78,12 +78,12 @@ def test_base64_is_the_same_whatever_is_decoded_at_once(lines: list[bytes]) -> N
         (b"garbage line\r\nContent-Type: text/html\r\n\r\nx\r\n", None, "x", 0),
     ],
 )
-def test_odd_messages(message: bytes, text: str | None, html: str | None, files: int) -> None:
+def test_malformed_messages_are_parsed(message: bytes, text: str | None, html: str | None, files: int) -> None:
     parsed = parse(message)
     assert (parsed.text, parsed.html, len(parsed.files)) == (text, html, files)
 
 
-def test_what_is_inline() -> None:
+def test_inline_parts_are_recognized() -> None:
     def disposition(fields: bytes) -> str:
         return parse(b"Content-Type: image/png\r\n" + fields + b"\r\nx").files[0].disposition
 
@@ -94,7 +94,7 @@ def test_what_is_inline() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_octets_are_read(octets: bytes) -> None:
+def test_any_bytes_are_parsed(octets: bytes) -> None:
     parse(octets)
     parse(b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n" + octets + b"\r\n--b--\r\n")
 
@@ -115,12 +115,12 @@ FRAGMENTS += [
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=60).map(b"".join))
-def test_any_mixture_is_read(message: bytes) -> None:
+def test_any_mixture_is_parsed(message: bytes) -> None:
     parsed = parse(message)
     assert all(isinstance(field.value, str) for field in parsed.fields)
 
 
-def test_too_deep_and_too_many() -> None:
+def test_depth_and_number_of_parts_are_limited() -> None:
     deep = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n) for n in range(10_000))
     with pytest.raises(MimeError, match="layers"):
         parse(deep)
@@ -133,7 +133,7 @@ def test_too_deep_and_too_many() -> None:
     "body",
     [b"--b" * 300_000, b"\r\n--b x" * 150_000, b"\r\n--b" + b" " * 1_000_000, b"\n" * 1_000_000, b"a: b\r\n" * 100_000],
 )
-def test_a_megabyte_is_read_in_linear_time(body: bytes) -> None:
+def test_a_megabyte_is_parsed_in_linear_time(body: bytes) -> None:
     started = time.process_time()
     parse(b'Content-Type: multipart/mixed; boundary="b"\r\n\r\n--b\r\n' + body)
     assert time.process_time() - started < 2
@@ -158,20 +158,20 @@ def test_a_megabyte_is_read_in_linear_time(body: bytes) -> None:
         ("a/b; *=x; *0=y", "a/b", {"*": "x", "*0": "y"}),
     ],
 )
-def test_parameters_of_others(field: str, value: str, named: dict[str, str]) -> None:
+def test_parameters_of_other_software_are_parsed(field: str, value: str, named: dict[str, str]) -> None:
     assert parameters.decode(field) == (value, named)
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs"])))
 @example("=?utf-8?q?x?=.pdf")
 @example(" a")
-def test_any_parameter_reads_back(value: str) -> None:
+def test_any_parameter_is_parsed_back(value: str) -> None:
     written = parameters.encode("filename", value)
     assert all(part.isascii() and len(part) <= 76 and "\r" not in part and "\n" not in part for part in written)
     assert parameters.decode("attachment; " + "; ".join(written)) == ("attachment", {"filename": value})
 
 
-def test_the_limits_are_those_that_the_text_of_the_error_names() -> None:
+def test_the_error_message_names_the_limits() -> None:
     assert (mime.DEPTH, mime.PARTS) == (50, 1000)
 
 

@@ -1,4 +1,4 @@
-"""A message that is sent a second time keeps what it says and nothing that makes it the first one."""
+"""Resending a message: its contents are kept, its trace, date and ID are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST = (
 )
 
 
-def test_the_way_the_date_and_the_id_of_the_first_are_gone_and_the_rest_stays_as_it_was():
+def test_trace_date_and_message_id_are_removed_and_the_rest_is_kept():
     made = again(FIRST + b"Date: this is the body\r\n\xff\x00", "second", THEN)
     assert made.message_id == "<second@example.com>"
     assert made.message == (
@@ -41,15 +41,15 @@ def test_the_way_the_date_and_the_id_of_the_first_are_gone_and_the_rest_stays_as
     assert [box.address for box in made.mail.to] == ["ann@example.org", "bob@example.org"]
 
 
-def test_a_message_may_be_a_header_alone():
+def test_a_message_without_a_body_is_resent():
     assert again(b"From: a@example.com\r\n", "x", THEN).message.endswith(b"From: a@example.com\r\n")
 
 
 @given(st.binary(max_size=300))
-def test_the_body_is_the_same_octets(body):
+def test_the_body_is_unchanged(body):
     assert again(FIRST + body, "second", THEN).message.partition(b"\r\n\r\n")[2] == body
 
 
-def test_what_has_no_author_is_not_sent():
+def test_a_message_without_an_author_is_refused():
     with pytest.raises(Unfit):
         again(b"To: a@example.com\r\n\r\nx", "x", THEN)

@@ -1,4 +1,4 @@
-"""Return-path addresses: only ours are read."""
+"""Return paths: only signed ones are accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADDRESS = return_path.make("rp.acme.example", 42, ID, SECRET)
 
 
 @given(st.integers(0, 2**31 - 1), st.uuids(), st.binary(min_size=1, max_size=64))
-def test_what_was_made_is_read(account: int, email: UUID, secret: bytes) -> None:
+def test_a_signed_path_is_parsed_back(account: int, email: UUID, secret: bytes) -> None:
     address = return_path.make("rp.acme.example", account, email, secret)
     assert len(address.partition("@")[0]) <= 64
     for written in (address, address.upper(), address.swapcase()):
@@ -25,7 +25,7 @@ def test_what_was_made_is_read(account: int, email: UUID, secret: bytes) -> None
     assert parse_path(f"<{address}>".encode(), False)[0].address == address
 
 
-def test_every_changed_character_is_noticed() -> None:
+def test_any_changed_character_invalidates_a_path() -> None:
     local, _, host = ADDRESS.partition("@")
     for at in range(2, len(local)):
         other = "a" if local[at] != "a" else "b"
@@ -46,14 +46,14 @@ def test_every_changed_character_is_noticed() -> None:
         ADDRESS.replace("@", "\n@"),
     ],
 )
-def test_other_addresses(address: str) -> None:
+def test_other_addresses_are_not_return_paths(address: str) -> None:
     assert return_path.read(address, SECRET) is None
 
 
-def test_another_secret() -> None:
+def test_a_path_signed_with_another_secret_is_invalid() -> None:
     assert return_path.read(ADDRESS, b"t" * 32) is None
 
 
-def test_its_form() -> None:
+def test_the_format_of_a_path() -> None:
     assert ADDRESS.startswith("b-aaaaak") and ADDRESS.endswith("@rp.acme.example")
     assert ADDRESS.islower()

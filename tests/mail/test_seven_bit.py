@@ -1,4 +1,4 @@
-"""An 8-bit message in 7 bits says the same."""
+"""Converting 8-bit messages to 7 bits keeps their contents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parsed(octets: bytes) -> EmailMessage:
 TEXT = "From: a@b.example\r\nMIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
 
 
-def test_a_text() -> None:
+def test_text_is_encoded() -> None:
     message = (TEXT + "Grüße an alle, \r\n.\r\nFrom here\r\n" + "ü" * 400 + "\r\n").encode()
     made = convert(message)
     assert made.isascii() and b"Content-Transfer-Encoding: quoted-printable\r\n" in made
@@ -38,18 +38,18 @@ def test_a_text() -> None:
     assert max(map(len, made.split(b"\r\n"))) <= 76
 
 
-def test_ascii_stays_as_it_is() -> None:
+def test_ascii_messages_are_unchanged() -> None:
     message = (TEXT + "plain\r\n").encode()
     assert convert(message) is message
 
 
-def test_a_text_that_says_nothing_of_itself() -> None:
+def test_text_without_a_content_type_gets_one() -> None:
     made = parsed(convert("From: a@b.example\r\n\r\nGrüße\r\n".encode()))
     assert made["MIME-Version"] == "1.0" and made.get_content().strip() == "Grüße"
     assert parsed(convert(b"From: a@b.example\r\n\r\nGr\xfc\xdfe\r\n")).get_content().strip() == "Grüße"
 
 
-def test_headers() -> None:
+def test_non_ascii_headers_are_encoded() -> None:
     head = 'From: Zoë <z@b.example>\r\nTo: "Ärger, Ö" <o@b.example>\r\nSubject: Grüße\r\n an dich\r\n'.encode()
     made = convert(head + b"\r\nx\r\n")
     assert made.isascii()
@@ -58,7 +58,7 @@ def test_headers() -> None:
     assert [address.addr_spec for address in message["To"].addresses][-1] == "o@b.example"
 
 
-def test_parts_keep_their_frame() -> None:
+def test_multipart_structure_is_kept() -> None:
     part = "Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n<p>ü</p>"
     message = (
         'From: a@b.example\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed;\r\n boundary="x y"\r\n\r\n'
@@ -80,7 +80,7 @@ PIECE = st.one_of(st.binary(max_size=60), st.text("aü.\t -=_é\u20ac", max_size
     )
 )
 @settings(max_examples=200)
-def test_any_parts_say_the_same(parts: list[tuple[str, bytes]]) -> None:
+def test_any_parts_decode_to_the_same(parts: list[tuple[str, bytes]]) -> None:
     body = b""
     for kind, octets in parts:
         octets = octets.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")
@@ -94,18 +94,18 @@ def test_any_parts_say_the_same(parts: list[tuple[str, bytes]]) -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200)
-def test_any_octets_become_ascii(octets: bytes) -> None:
+def test_any_bytes_become_ascii(octets: bytes) -> None:
     assert convert(octets).isascii()
     assert convert(b"Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n" + octets).isascii()
 
 
-def test_quoted_strings_beyond_ascii_lose_their_quotation_marks_and_others_keep_them() -> None:
+def test_only_non_ascii_quoted_strings_lose_their_quotes() -> None:
     made = convert('From: "Bob" <b@c.example>\r\nX-Told: "plain" é "\\"Gr\\üße\\"" "open é\r\n\r\nx\r\n'.encode())
     assert b'From: "Bob" <b@c.example>' in made
     assert parsed(made)["X-Told"] == '"plain" é "Grüße" "open é'
 
 
-def test_inner_parts_of_the_same_boundary_belong_to_the_outer_multipart() -> None:
+def test_a_repeated_boundary_belongs_to_the_outer_multipart() -> None:
     inner = "Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n\r\nGrüße\r\n--q--\r\n"
     made = convert(f"Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n{inner}\r\n--q--\r\n".encode())
     assert made.isascii() and b"\r\n\r\nGr=C3=BC=C3=9Fe\r\n--q--" in made
@@ -130,11 +130,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_work_grows_with_the_size(name: str) -> None:
+def test_conversion_takes_linear_time(name: str) -> None:
     assert_linear(HOSTILE[name], convert, 30_000)
 
 
-def test_a_small_mail_takes_little() -> None:
+def test_a_small_message_is_converted_quickly() -> None:
     mail = ('Subject: "' + "é" * 4900 + "\r\n").encode() * 24 + b"\r\nx\r\n"
     assert convert(mail).isascii()
     assert seconds(lambda: convert(mail), times=1) < 1.0

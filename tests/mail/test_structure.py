@@ -1,4 +1,4 @@
-"""How deep and how many: counted as a reader would, without reading everything."""
+"""Counting depth and parts of a message without parsing all of it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def flat(parts: int) -> bytes:
     return b"Content-Type: multipart/mixed; boundary=x\r\n\r\n" + b"--x\r\n\r\na\r\n" * parts + b"--x--\r\n"
 
 
-def test_depth() -> None:
+def test_depth_is_counted() -> None:
     assert found(nested(DEPTH_LIMIT)) is None
     assert found(nested(DEPTH_LIMIT + 1)) == "The parts of the message are nested more than 50 deep."
     assert found(nested(10_000)) is not None
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, 1000])
-def test_wherever_a_search_window_ends(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delimiters_are_found_across_search_windows(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "_WINDOW", window)
     assert found(nested(3)) is None
     assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."
@@ -64,7 +64,7 @@ class Counted:
 
 @pytest.mark.parametrize("line", [b"\r\n--xyzq", b"\r\n--xy", b"\r\n--"])
 @pytest.mark.parametrize("size", [100_000, 400_000, 1_600_000])
-def test_a_message_is_copied_once_however_many_lines_look_like_delimiters(line: bytes, size: int) -> None:
+def test_lines_that_look_like_delimiters_cause_no_copies(line: bytes, size: int) -> None:
     message = b"Content-Type: multipart/mixed; boundary=xyz\r\n\r\n" + line * (size // len(line))
     head, start = header.split_message(message)
     counted = Counted(message)
@@ -72,13 +72,13 @@ def test_a_message_is_copied_once_however_many_lines_look_like_delimiters(line: 
     assert counted.copied <= 3 * len(message)
 
 
-def test_parts() -> None:
+def test_parts_are_counted() -> None:
     assert found(flat(PARTS_LIMIT)) is None
     assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."
     assert found(flat(100_000)) is not None
 
 
-def test_messages_in_messages_count() -> None:
+def test_nested_messages_are_counted() -> None:
     inner = nested(2)
     for n in range(30):
         inner = b"Content-Type: multipart/mixed; boundary=m%d\r\n\r\n--m%d\r\nContent-Type: message/rfc822\r\n\r\n%s\r\n--m%d--\r\n" % (
@@ -93,7 +93,7 @@ def test_messages_in_messages_count() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"message/rfc822", b"Message/Global; x=y"])
-def test_messages_that_are_messages_count(kind: bytes) -> None:
+def test_parts_that_are_messages_are_counted(kind: bytes) -> None:
     wrapped = b"Content-Type: " + kind + b"\r\n\r\n"
     assert found(wrapped * DEPTH_LIMIT + nested(1)) is None
     assert found(wrapped * (DEPTH_LIMIT + 1) + b"x\r\n") is not None and found(wrapped * 10_000) is not None
@@ -114,13 +114,13 @@ def test_messages_that_are_messages_count(kind: bytes) -> None:
         b"Content-Type: multipart/mixed;\r\n boundary=x",
     ],
 )
-def test_half_a_structure_is_none(message: bytes) -> None:
+def test_incomplete_structures_are_not_counted(message: bytes) -> None:
     assert found(message) is None
 
 
 @given(st.recursive(st.just(0), lambda children: st.lists(children, min_size=1, max_size=3), max_leaves=20))
 @settings(max_examples=100)
-def test_what_the_standard_library_writes_is_fine(tree: object) -> None:
+def test_messages_of_the_standard_library_are_counted(tree: object) -> None:
     def build(node: object) -> MIMEMultipart | MIMEText:
         if not isinstance(node, list):
             return MIMEText("leaf")
@@ -134,7 +134,7 @@ def test_what_the_standard_library_writes_is_fine(tree: object) -> None:
 
 @given(st.binary(max_size=400))
 @settings(max_examples=200)
-def test_any_octets_are_counted(octets: bytes) -> None:
+def test_any_bytes_are_counted(octets: bytes) -> None:
     found(b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n" + octets)
 
 
@@ -211,7 +211,7 @@ LINES = [
 
 @settings(max_examples=200)
 @given(st.sampled_from(KINDS), st.lists(st.sampled_from([*KINDS, *LINES, *LINES]), max_size=40).map(b"".join), st.integers(1, 3))
-def test_what_is_skipped_would_have_changed_nothing(head: bytes, body: bytes, most: int) -> None:
+def test_skipping_does_not_change_the_count(head: bytes, body: bytes, most: int) -> None:
     message = head + body
     block, start = header.split_message(message)
     with pytest.MonkeyPatch.context() as patch:
@@ -233,5 +233,5 @@ def test_what_is_skipped_would_have_changed_nothing(head: bytes, body: bytes, mo
         ([b"a/b/c", b"a/b/d"], b"a/b/"),
     ],
 )
-def test_what_texts_begin_with(texts: list[bytes], beginning: bytes) -> None:
+def test_the_common_beginning_of_texts_is_found(texts: list[bytes], beginning: bytes) -> None:
     assert structure.common_beginning(texts) == beginning

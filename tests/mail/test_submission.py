@@ -1,4 +1,4 @@
-"""The header of a submitted message: who wrote it must be beyond doubt, and nothing else of it changes."""
+"""Headers of submitted messages: the author must be unambiguous, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
         (b'"a@elsewhere.example" <me@example.com>', "me@example.com"),
     ],
 )
-def test_an_author(value: bytes, address: str) -> None:
+def test_the_author_is_parsed(value: bytes, address: str) -> None:
     assert read(b"From: " + value + b"\r\n").sender.address == address
 
 
@@ -61,7 +61,7 @@ def test_an_author(value: bytes, address: str) -> None:
         b'From: "a@example.com\r\n',
     ],
 )
-def test_no_author(head: bytes) -> None:
+def test_a_missing_or_ambiguous_author_is_refused(head: bytes) -> None:
     with pytest.raises(Unfit) as unfit:
         read(head)
     assert unfit.value.kind == "from"
@@ -83,13 +83,13 @@ def test_no_author(head: bytes) -> None:
         (ME + b"Received: from a by b\r\n" * 100, "loop"),
     ],
 )
-def test_unfit(head: bytes, kind: str) -> None:
+def test_invalid_headers_are_refused(head: bytes, kind: str) -> None:
     with pytest.raises(Unfit) as unfit:
         read(head)
     assert unfit.value.kind == kind
 
 
-def test_what_is_kept_is_kept_octet_for_octet() -> None:
+def test_kept_fields_are_unchanged() -> None:
     odd = b"X-Odd :  a  b\t\r\n\tfolded \r\n Caf\xe9 \xff\r\nDKIM-Signature: v=1; b=\r\n\tabc\r\nAuthentication-Results: x\r\n"
     head = b"Return-Path: <x@y>\r\n" + odd + b"bCC: a@b,\r\n c@d\r\n" + ME + b"Idempotency-Key: k\r\nResent-Bcc: e@f\r\nSubject: x\r\n"
     mail = read(head)
@@ -97,13 +97,13 @@ def test_what_is_kept_is_kept_octet_for_octet() -> None:
     assert mail.key == "k" and mail.utf8
 
 
-def test_what_is_missing_comes_in_front() -> None:
+def test_missing_fields_are_added_in_front() -> None:
     assert read(ME).prefix("", "<1@example.com>", NOW) == b"Date: Sat, 21 Nov 2026 09:30:00 +0000\r\nMessage-ID: <1@example.com>\r\n"
     mail = read(ME + b"Date: yesterday\r\nMessage-Id:\r\n <2@example.com>\r\n")
     assert (mail.prefix("", "<1@example.com>", NOW), mail.message_id) == (b"", "<2@example.com>")
 
 
-def test_the_trace_names_us_alone() -> None:
+def test_the_received_field_does_not_name_the_client() -> None:
     line = received("mx.example.com", "ESMTPSA", "1-2-3", "TLS_AES_256_GCM_SHA384", NOW)
     assert "".join(line.split("\r\n")) == (
         "Received: by mx.example.com with ESMTPSA id 1-2-3 tls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000"
@@ -111,7 +111,7 @@ def test_the_trace_names_us_alone() -> None:
     assert max(map(len, line.split("\r\n"))) <= 76
 
 
-def test_named_mailboxes_are_read_as_far_as_they_can_be() -> None:
+def test_invalid_recipients_in_the_header_are_skipped() -> None:
     mail = read(ME + b'To: "B, C" <b@example.net>, =?utf-8?q?Zo=C3=AB?= <z@example.net>,\r\n nobody\r\nCc: team: d@example.net;\r\n')
     assert [box.display for box in mail.to] == ['"B, C" <b@example.net>', "Zoë <z@example.net>"]
     assert [box.address for box in mail.cc] == ["d@example.net"]
@@ -121,7 +121,7 @@ def test_named_mailboxes_are_read_as_far_as_they_can_be() -> None:
     "value",
     [b"@" * 250_000, b"(" * 250_000, b'"' * 250_001, b"a@b," * 60_000, b"<" * 250_000, b"<@" * 120_000, b"\\" * 250_000, b"a:" * 120_000],
 )
-def test_a_monstrous_field_takes_no_time(value: bytes) -> None:
+def test_a_huge_field_is_parsed_quickly(value: bytes) -> None:
     folded = b"\r\n ".join(value[start : start + 900] for start in range(0, len(value), 900))
     began = time.process_time()
     read(ME + b"To: " + folded + b"\r\nMessage-ID: " + folded + b"\r\n")
@@ -130,7 +130,7 @@ def test_a_monstrous_field_takes_no_time(value: bytes) -> None:
     assert time.process_time() - began < 2
 
 
-def test_two_tries_of_one_mail_have_one_fingerprint() -> None:
+def test_retries_have_the_same_fingerprint() -> None:
     def mark(head: bytes, envelope: tuple[str, ...] = ("me@example.com", "a@b.example")) -> str:
         return fingerprint(envelope, read(head).counted).hexdigest()
 
@@ -146,7 +146,7 @@ FIELD = st.sampled_from([b"X-A: b\r\n", b"Bcc: x@y\r\n", b"Date: z\r\n", b"To: a
 
 @given(st.lists(FIELD, max_size=12))
 @settings(max_examples=200)
-def test_others_read_the_author_that_we_read(fields: list[bytes]) -> None:
+def test_other_parsers_find_the_same_author(fields: list[bytes]) -> None:
     head = b"".join(fields)
     try:
         mail = read(head)
@@ -160,7 +160,7 @@ def test_others_read_the_author_that_we_read(fields: list[bytes]) -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200)
-def test_any_octets_are_read_or_unfit(octets: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(octets: bytes) -> None:
     for head in (octets, ME + octets, ME + b"To: " + octets.replace(b"\n", b"") + b"\r\n"):
         try:
             submission.read(head)
@@ -171,12 +171,12 @@ def test_any_octets_are_read_or_unfit(octets: bytes) -> None:
 @given(st.text(st.sampled_from('ab@.<> ;:,()"\\\u00e9\ufffd\x00'), max_size=30))
 @settings(max_examples=200)
 @example("Name <a@b.example>")
-def test_one_address_alone_is_read_as_a_list_of_one(text: str) -> None:
+def test_a_single_address_is_parsed_like_a_list(text: str) -> None:
     text = text.strip()
     assert list(submission._items(text)) == list(submission._split(text))
 
 
-def test_control_characters_of_a_subject_are_sent_on_and_not_shown() -> None:
+def test_control_characters_of_a_subject_are_sent_but_not_shown() -> None:
     head = b"From: a@example.com\r\nSubject: a\x07b =?utf-8?q?c=00=1b[2Jd?=\r\n"
     found = read(head)
     assert (found.subject, found.kept) == ("ab c[2Jd", head)

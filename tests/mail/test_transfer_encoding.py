@@ -1,4 +1,4 @@
-"""Content transfer encodings: what comes out is safe on every hop and decodes to what went in."""
+"""Content transfer encodings: the output is safe for every relay and decodes to the input."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def safe(octets: bytes, longest: int) -> None:
 @example(" ")
 @example("x" * 901)
 @example("é" + ("x" * 74 + " \n") * 3)
-def test_any_text(text: str) -> None:
+def test_any_text_is_encoded_safely(text: str) -> None:
     name, octets = transfer_encoding.encode_text(text)
     safe(octets, 900 if name == "7bit" else 76)
     assert _DECODERS[name](octets).decode().replace("\r\n", "\n") == normal(text)
@@ -76,7 +76,7 @@ def test_any_text(text: str) -> None:
 @example("x" * 75 + ".\n")
 @example("From " * 30)
 @example("From " + "x" * 80 + "\n" + "From " + "y" * 71)
-def test_any_text_as_quoted_printable(text: str) -> None:
+def test_any_text_is_encoded_as_quoted_printable(text: str) -> None:
     octets = transfer_encoding.quoted_printable(normal(text).encode())
     safe(octets, 76)
     assert binascii.a2b_qp(octets).decode().replace("\r\n", "\n") == normal(text)
@@ -97,8 +97,27 @@ def test_any_text_as_quoted_printable(text: str) -> None:
         ("日本語のメール", "base64"),
     ],
 )
-def test_the_smallest_encoding_is_taken(text: str, name: str) -> None:
+def test_the_smallest_encoding_is_chosen(text: str, name: str) -> None:
     assert transfer_encoding.encode_text(text)[0] == name
+
+
+@pytest.mark.parametrize(
+    "unit", ["a\n", "a\r\n", "\r", "\n", "=\n", ".\n", " \n", "From \n", "x" * 899 + "\n", "x" * 950, "é\n", "é" * 30 + "\r\n"]
+)
+@pytest.mark.parametrize("shift", range(3))
+def test_large_text_is_encoded_like_small_text_and_in_slices(monkeypatch: pytest.MonkeyPatch, unit: str, shift: int) -> None:
+    """No call may work on the whole text: it would keep all other threads waiting, the reactor included."""
+    text = "b" * shift + unit * (3000 // len(unit))
+    whole = transfer_encoding.encode_text(text)
+    monkeypatch.setattr(transfer_encoding, "_SLICE", 1000)
+    lengths: list[int] = []
+    is_safe = transfer_encoding._is_safe
+    monkeypatch.setattr(transfer_encoding, "_is_safe", lambda lines: lengths.append(len(lines)) or is_safe(lines))
+    name, octets = transfer_encoding.encode_text(text)
+    assert name == whole[0] and _DECODERS[name](octets) == _DECODERS[name](whole[1])
+    assert max(lengths, default=0) <= 1000
+    if name != "quoted-printable":  # where a line that is cut gets a soft line break
+        assert octets == whole[1]
 
 
 def test_lone_surrogates_are_refused() -> None:
@@ -107,7 +126,7 @@ def test_lone_surrogates_are_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 56, 57, 58, 114, 57 * 4096 - 1, 57 * 4096, 57 * 4096 + 1, 57 * 8192, 57 * 8192 + 100])
-def test_base64_of_any_size(size: int) -> None:
+def test_base64_matches_the_standard_library_at_any_size(size: int) -> None:
     octets = random.Random(size).randbytes(size)
     encoded = transfer_encoding.encode_base64(octets)
     assert encoded == base64.encodebytes(octets).rstrip(b"\n").replace(b"\n", b"\r\n")
@@ -115,7 +134,7 @@ def test_base64_of_any_size(size: int) -> None:
 
 @pytest.mark.parametrize("line", ["é" * 400_000, "a=" * 300_000, "x" * 600_000, " " * 300_000, ("wörd " * 20 + "\n") * 6000])
 @pytest.mark.parametrize("shift", range(4))
-def test_text_longer_than_a_piece_is_quoted_printable_too(line: str, shift: int) -> None:
+def test_text_longer_than_a_slice_is_quoted_printable(line: str, shift: int) -> None:
     octets = b"a" * shift + line.encode()
     made = transfer_encoding.quoted_printable(octets)
     assert max(map(len, made.split(b"\r\n"))) <= 76

@@ -1,4 +1,4 @@
-"""Text and addresses in parameters and reports: written and read back."""
+"""Encoding and decoding text and addresses in SMTP parameters and reports."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PRINTABLE = st.text(st.characters(min_codepoint=33, max_codepoint=126))
 
 
 @given(PRINTABLE)
-def test_xtext_comes_back(text: str) -> None:
+def test_xtext_is_decoded_back(text: str) -> None:
     assert from_xtext(xtext(text)) == text
     assert not set(xtext(text)) & set(" =")
 
 
 @given(st.text(min_size=1).filter(str.isprintable))
-def test_an_address_comes_back(address: str) -> None:
+def test_an_escaped_address_is_decoded_back(address: str) -> None:
     written = escaped(address)
     assert written.isascii() and not set(written) & set(" +=")
     assert from_utf8(written) == unescaped(written) == address
@@ -41,10 +41,10 @@ def test_an_address_comes_back(address: str) -> None:
         ("", None),
     ],
 )
-def test_addresses_of_type_utf_8(text: str, address: str | None) -> None:
+def test_addresses_of_type_utf_8_are_decoded(text: str, address: str | None) -> None:
     assert from_utf8(text) == address
 
 
-def test_a_type_says_how_its_address_is_written() -> None:
+def test_the_type_decides_the_encoding_of_an_address() -> None:
     assert typed("rfc822", "a+b@x.example") == "rfc822;a+2Bb@x.example"
     assert typed("UTF-8", "ä+b@x.example") == "UTF-8;\\x{E4}\\x{2B}b@x.example"

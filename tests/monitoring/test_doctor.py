@@ -1,4 +1,4 @@
-"""Each finding of the doctor, good and bad, with its remedy."""
+"""Each check of the doctor: its findings and their remedies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD = {
 
 
 class World:
-    """A machine on which everything is as it should be, until a test changes something."""
+    """A machine without problems, until a test changes something."""
 
     def __init__(self) -> None:
         self.mxs: Any = Records("probe.example", (Mx(10, "mx.probe.example"),))
@@ -31,11 +31,11 @@ class World:
             "out.example.com": Records("out.example.com", ("198.51.99.10",)),
         }
         self.pointers: dict[str, Any] = {"198.51.99.10": Records("x", ("out.example.com",))}
-        self.knocks: dict[str, str] = {}
+        self.greetings: dict[str, str] = {}
         self.ahead = 0.0
         self.database: Any = dict(GOOD)
         self.certificate: Any = Certificate(NOW + timedelta(days=60), ("smtp.example.com",))
-        self.identities: Any = [(None, "out.example.com")]
+        self.sources: Any = [(None, "out.example.com")]
 
     async def mx(self, domain: str) -> Any:
         return self.mxs
@@ -46,9 +46,9 @@ class World:
     async def ptr(self, address: str) -> Any:
         return self.pointers.get(address, NxDomain(address))
 
-    async def knock(self, address: str, port: int) -> str | None:
+    async def greet(self, address: str, port: int) -> str | None:
         assert port == 25
-        return self.knocks.get(address)
+        return self.greetings.get(address)
 
     def find(self, check: str) -> Finding:
         async def ahead() -> float:
@@ -60,18 +60,18 @@ class World:
             return self.database
 
         doctor = Doctor(
-            self, self.identities, self.knock, "probe.example", ("list.example",), ahead, database, 10,
+            self, self.sources, self.greet, "probe.example", ("list.example",), ahead, database, 10,
             lambda: self.certificate, lambda: NOW,
         )  # fmt: skip
         found: list[Any] = []
         Deferred.fromCoroutine(doctor.examine()).addCallback(found.extend)
         by_name = {each.check: each for each in found}
         for each in found:
-            assert each.state != "bad" or each.remedy, each
+            assert each.state != "error" or each.remedy, each
         return by_name[check]
 
 
-def test_nothing_is_wrong() -> None:
+def test_a_machine_without_problems_is_ok() -> None:
     world = World()
     for check in (
         "dns",
@@ -82,8 +82,8 @@ def test_nothing_is_wrong() -> None:
         "clock",
         "certificate",
     ):
-        assert world.find(check).state == "good", check
-    assert world.find("postgres fsync").state == "good"
+        assert world.find(check).state == "ok", check
+    assert world.find("postgres fsync").state == "ok"
 
 
 def change(**values: Any) -> Callable[[World], None]:
@@ -102,57 +102,57 @@ LISTED = "10.99.51.198.list.example"
 
 
 @pytest.mark.parametrize(
-    ("check", "state", "change", "said"),
+    ("check", "state", "change", "text"),
     [
-        ("dns", "bad", change(mxs=Temporary("no answer")), "no answer"),
-        ("port 25 over IPv4", "bad", change(knocks={"93.184.216.34": "did not answer"}), "open outgoing port 25"),
-        ("port 25 over IPv6", "doubtful", change(knocks={"2606:2800:220::1": "has no route"}), "IPv4 is tried first"),
-        ("port 25 over IPv6", "doubtful", change(hosts={"mx.probe.example": Records("mx", ("93.184.216.34",))}), "No IPv6 address"),
-        ("ehlo name", "bad", change(hosts={"out.example.com": NxDomain("x")}), "Publish an A record"),
-        ("PTR of 198.51.99.10", "bad", change(pointers={"198.51.99.10": NxDomain("x")}), "there is none"),
+        ("dns", "error", change(mxs=Temporary("no answer")), "no answer"),
+        ("port 25 over IPv4", "error", change(greetings={"93.184.216.34": "did not answer"}), "open outgoing port 25"),
+        ("port 25 over IPv6", "warning", change(greetings={"2606:2800:220::1": "has no route"}), "Other servers are reached over IPv4"),
+        ("port 25 over IPv6", "warning", change(hosts={"mx.probe.example": Records("mx", ("93.184.216.34",))}), "has no IPv6 address"),
+        ("ehlo name", "error", change(hosts={"out.example.com": NxDomain("x")}), "Add an A record"),
+        ("PTR of 198.51.99.10", "error", change(pointers={"198.51.99.10": NxDomain("x")}), "there is none"),
         (
             "PTR of 198.51.99.10",
-            "bad",
+            "error",
             change(pointers={"198.51.99.10": Records("x", ("host10.provider.example",))}),
             "host10.provider.example",
         ),
-        ("PTR of 198.51.99.11", "bad", change(identities=[("198.51.99.11", "out.example.com")]), "does not lead to 198.51.99.11"),
-        ("PTR of 10.0.0.1", "doubtful", change(hosts={"out.example.com": Records("x", ("10.0.0.1",))}), "private"),
-        ("list.example for 198.51.99.10", "bad", change(hosts={LISTED: Records("x", ("127.0.0.2",))}), "taken off"),
-        ("list.example for 198.51.99.10", "doubtful", change(hosts={LISTED: Records("x", ("127.255.255.254",))}), "a resolver of your own"),
-        ("list.example for 198.51.99.10", "doubtful", change(hosts={LISTED: Temporary("x")}), "did not answer"),
-        ("clock", "bad", change(ahead=61.0), "61 s before"),
-        ("clock", "bad", change(ahead=-61.0), "61 s after"),
-        ("certificate", "bad", change(certificate=Certificate(NOW - timedelta(days=1), ())), "expired on 2026-05-31"),
-        ("certificate", "doubtful", change(certificate=Certificate(NOW + timedelta(days=3), ())), "in 3 days"),
-        ("certificate", "bad", change(certificate="The certificate cannot be read."), "smtp.certbot"),
-        ("certificate", "good", change(certificate=None), "not open here"),
-        ("postgres synchronous_commit", "bad", change(database={"synchronous_commit": "off"}), "Set synchronous_commit = on"),
-        ("postgres", "bad", change(database={"server_version_num": "140001", "server_version": "14.1"}), "15 or newer"),
-        ("postgres max_connections", "bad", change(database={"max_connections": "12"}), "Raise max_connections"),
-        ("postgres", "bad", change(database=RuntimeError("it is away")), "it is away"),
+        ("PTR of 198.51.99.11", "error", change(sources=[("198.51.99.11", "out.example.com")]), "does not resolve to 198.51.99.11"),
+        ("PTR of 10.0.0.1", "warning", change(hosts={"out.example.com": Records("x", ("10.0.0.1",))}), "private"),
+        ("list.example for 198.51.99.10", "error", change(hosts={LISTED: Records("x", ("127.0.0.2",))}), "request removal"),
+        ("list.example for 198.51.99.10", "warning", change(hosts={LISTED: Records("x", ("127.255.255.254",))}), "your own resolver"),
+        ("list.example for 198.51.99.10", "warning", change(hosts={LISTED: Temporary("x")}), "did not answer"),
+        ("clock", "error", change(ahead=61.0), "61 s ahead of"),
+        ("clock", "error", change(ahead=-61.0), "61 s behind"),
+        ("certificate", "error", change(certificate=Certificate(NOW - timedelta(days=1), ())), "expired on 2026-05-31"),
+        ("certificate", "warning", change(certificate=Certificate(NOW + timedelta(days=3), ())), "in 3 days"),
+        ("certificate", "error", change(certificate="The certificate cannot be read."), "smtp.certbot"),
+        ("certificate", "ok", change(certificate=None), "Not needed"),
+        ("postgres synchronous_commit", "error", change(database={"synchronous_commit": "off"}), "Set synchronous_commit = on"),
+        ("postgres", "error", change(database={"server_version_num": "140001", "server_version": "14.1"}), "15 or newer"),
+        ("postgres max_connections", "error", change(database={"max_connections": "12"}), "Raise max_connections"),
+        ("postgres", "error", change(database=RuntimeError("it is away")), "it is away"),
     ],
 )
-def test_what_is_wrong_is_found_and_has_a_remedy(check: str, state: str, change: Callable[[World], None], said: str) -> None:
+def test_each_problem_is_found_and_has_a_remedy(check: str, state: str, change: Callable[[World], None], text: str) -> None:
     world = World()
     change(world)
     found = world.find(check)
     assert found.state == state
-    assert said in f"{found.found} {found.remedy}"
+    assert text in f"{found.found} {found.remedy}"
 
 
-def test_addresses_as_lists_want_them() -> None:
+def test_addresses_are_reversed_for_blocklists() -> None:
     assert reversed_name("192.0.2.1") == "1.2.0.192"
     assert reversed_name("2001:db8::1").startswith("1.0.0.0.0.0.")
 
 
-def test_sizes_and_days_that_are_held_back() -> None:
+def test_sizes_show_data_kept_for_too_long() -> None:
     kept = {
         "emails": Size(1_234_567, NOW - timedelta(days=30)),
         "bodies": Size(512, None),
         "attempts": Size(2_000_000_000, NOW - timedelta(days=40)),
     }
     emails, bodies, attempts = sizes.findings(kept, dict.fromkeys(kept, 30), NOW)
-    assert (emails.check, emails.state, emails.found) == ("kept emails", "good", "1.23 MB since 2026-05-02; 30 days are kept.")
-    assert (bodies.state, bodies.found) == ("good", "512 B, nothing in it; 30 days are kept.")
-    assert (attempts.state, attempts.found) == ("doubtful", "2 GB since 2026-04-22; 30 days are kept.") and "queue list" in attempts.remedy
+    assert (emails.check, emails.state, emails.found) == ("stored emails", "ok", "1.23 MB since 2026-05-02; kept for 30 days.")
+    assert (bodies.state, bodies.found) == ("ok", "512 B, empty; kept for 30 days.")
+    assert (attempts.state, attempts.found) == ("warning", "2 GB since 2026-04-22; kept for 30 days.") and "queue list" in attempts.remedy

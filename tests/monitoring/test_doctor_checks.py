@@ -1,4 +1,4 @@
-"""The doctor with its own eyes: a real name server, real servers that greet or do not, the tests' Postgres."""
+"""The doctor over the network: a real nameserver, real servers that send a greeting or not, and Postgres."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 import pytest_twisted
 from twisted.internet.protocol import Factory, Protocol
 
-from mailsvc.cli.doctor import examining
+from mailsvc.cli.doctor import doctor_for
 from mailsvc.monitoring.doctor import Finding
 from mailsvc.settings.schema import Settings
 from mailsvc.store.postgres.pool import Pool
 from tests.dnsserver import DnsServer
 
-OURS, OTHER = "198.51.99.10", "198.51.99.11"
+ADDRESS, OTHER = "198.51.99.10", "198.51.99.11"
 ZONES = {
     "probe.example": {"MX": ["10 mx.probe.example."]},
     "mx.probe.example": {"A": ["127.0.0.1"], "AAAA": ["::1"]},
-    "out.example.com": {"A": [OURS]},
+    "out.example.com": {"A": [ADDRESS]},
     "10.99.51.198.in-addr.arpa": {"PTR": ["out.example.com."]},
     "11.99.51.198.in-addr.arpa": {"PTR": ["host11.provider.example."]},
     "2.0.0.127.list.example": {"A": ["127.0.0.2"]},
@@ -29,7 +29,7 @@ ZONES = {
 
 
 class Greeting(Protocol):
-    """Says `text` to whoever connects; nothing: it waits, None: it leaves."""
+    """Sends `text` to each client. Empty: waits. None: disconnects."""
 
     text: str | None = "220 mx.probe.example ESMTP"
 
@@ -43,14 +43,14 @@ class Greeting(Protocol):
 
 @attrs.define(eq=False)
 class Place:
-    """`ports` is where port 25 of an address really is."""
+    """`ports`: the port that replaces port 25 of each address."""
 
     pool: Pool
     dns: DnsServer
     reactor: Any
     ports: dict[str, int] = attrs.field(factory=dict)
     listening: list[Any] = attrs.field(factory=list)
-    patience: float = 10.0  # what a knock waits ten seconds for, it waits so long for
+    timeout: float = 10.0  # replaces timeouts of ten seconds
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.reactor, name)
@@ -60,24 +60,24 @@ class Place:
         return self.reactor.connectTCP(host, self.ports[host], *args, **more)
 
     def callLater(self, seconds: float, *args: Any, **more: Any) -> Any:
-        return self.reactor.callLater(self.patience if seconds == 10.0 else seconds, *args, **more)
+        return self.reactor.callLater(self.timeout if seconds == 10.0 else seconds, *args, **more)
 
     def listen(self, address: str, text: str | None) -> None:
-        factory = Factory.forProtocol(type("Says", (Greeting,), {"text": text}))
+        factory = Factory.forProtocol(type("WithText", (Greeting,), {"text": text}))
         factory.noisy = False
         port = self.reactor.listenTCP(0, factory, interface=address)
         self.ports[address] = port.getHost().port
         self.listening.append(port)
 
-    async def nobody(self, address: str) -> None:
-        """A port at which nobody listens any more."""
+    async def closed(self, address: str) -> None:
+        """A port that was closed."""
         self.listen(address, "")
         await self.listening[-1].stopListening()
 
     async def find(self, **delivery: Any) -> Callable[[str], Finding]:
         given = {"nameservers": (self.dns.address,), "ehlo_name": "out.example.com", "dns_seconds": 9.0} | delivery
         settings = attrs.evolve(Settings(), delivery=attrs.evolve(Settings().delivery, **given))
-        found = await examining(settings, self.pool, self, "probe.example", ("list.example",)).examine()
+        found = await doctor_for(settings, self.pool, self, "probe.example", ("list.example",)).examine()
         return lambda check: next(each for each in found if each.check == check)
 
 
@@ -88,7 +88,7 @@ async def place(pool: Pool) -> AsyncIterator[Place]:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("there is no IPv6 on this machine")
+        pytest.skip("this machine has no IPv6")
     dns = DnsServer(ZONES)
     await dns.start(reactor)
     made = Place(pool, dns, reactor)
@@ -100,39 +100,39 @@ async def place(pool: Pool) -> AsyncIterator[Place]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_machine_on_which_all_is_well(place: Place) -> None:
+async def test_a_machine_without_problems_is_ok(place: Place) -> None:
     place.listen("127.0.0.1", "220 mx.probe.example ESMTP")
-    await place.nobody("::1")
+    await place.closed("::1")
     found = await place.find()
-    for check in ("dns", "port 25 over IPv4", f"PTR of {OURS}", f"list.example for {OURS}", "clock", "postgres synchronous_commit"):
-        assert found(check).state == "good", found(check)
-    assert found("port 25 over IPv6").state == "doubtful" and "refused" in found("port 25 over IPv6").found
+    for check in ("dns", "port 25 over IPv4", f"PTR of {ADDRESS}", f"list.example for {ADDRESS}", "clock", "postgres synchronous_commit"):
+        assert found(check).state == "ok", found(check)
+    assert found("port 25 over IPv6").state == "warning" and "refused" in found("port 25 over IPv6").found
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_others_would_see_is_seen(place: Place) -> None:
-    place.dns.zones["out.example.com"] = {"A": [OURS, OTHER, "198.51.99.12"]}
+async def test_refusals_missing_pointers_and_listings_are_found(place: Place) -> None:
+    place.dns.zones["out.example.com"] = {"A": [ADDRESS, OTHER, "198.51.99.12"]}
     place.dns.zones["10.99.51.198.list.example"] = {"A": ["127.0.0.2"]}
     place.dns.rcodes["11.99.51.198.list.example"] = "SERVFAIL"
     place.listen("127.0.0.1", "554 5.7.1 no mail from dynamic addresses")
     place.listen("::1", None)
     found = await place.find()
-    assert "greeted with '554 5.7.1 no mail" in found("port 25 over IPv4").found
-    assert found("port 25 over IPv6").state == "doubtful"
-    assert [found(f"PTR of {each}").state for each in (OURS, OTHER, "198.51.99.12")] == ["good", "bad", "bad"]
+    assert "answered with '554 5.7.1 no mail" in found("port 25 over IPv4").found
+    assert found("port 25 over IPv6").state == "warning"
+    assert [found(f"PTR of {each}").state for each in (ADDRESS, OTHER, "198.51.99.12")] == ["ok", "error", "error"]
     assert "host11.provider.example" in found(f"PTR of {OTHER}").found and "there is none" in found("PTR of 198.51.99.12").found
-    assert [found(f"list.example for {each}").state for each in (OURS, OTHER, "198.51.99.12")] == ["bad", "doubtful", "good"]
+    assert [found(f"list.example for {each}").state for each in (ADDRESS, OTHER, "198.51.99.12")] == ["error", "warning", "ok"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_port_that_is_shut_and_servers_that_say_nothing(place: Place) -> None:
-    await place.nobody("127.0.0.1")
+async def test_closed_ports_and_silent_servers_are_found(place: Place) -> None:
+    await place.closed("127.0.0.1")
     place.listen("::1", "")
-    place.patience = 2.0
-    found = await place.find(sources=(f"{OURS} out.example.com", f"{OTHER} out2.example.com"))
-    assert (found("port 25 over IPv4").state, "refused" in found("port 25 over IPv4").found) == ("bad", True)
-    assert "did not greet" in found("port 25 over IPv6").found
+    place.timeout = 2.0
+    found = await place.find(sources=(f"{ADDRESS} out.example.com", f"{OTHER} out2.example.com"))
+    assert (found("port 25 over IPv4").state, "refused" in found("port 25 over IPv4").found) == ("error", True)
+    assert "sent no greeting" in found("port 25 over IPv6").found
     assert found("ehlo name").found == "The EHLO name out2.example.com has no address."
-    assert found(f"PTR of {OURS}").state == "good"
+    assert found(f"PTR of {ADDRESS}").state == "ok"
     place.dns.silent.add("probe.example")
-    assert (await place.find(dns_seconds=0.5))("dns").state == "bad"
+    assert (await place.find(dns_seconds=0.5))("dns").state == "error"

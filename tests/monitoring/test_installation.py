@@ -1,4 +1,4 @@
-"""What the doctor says of an installation, step by step."""
+"""The doctor's checks of an installation, step by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mailsvc.net.dns import NxDomain, Records
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
 
-WELL = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
+COMPLETE = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
 
 
 @pytest.fixture
@@ -27,43 +27,43 @@ def settings(tmp_path: Path) -> Settings:
 
 def wrong(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
     found = findings(settings, facts, "1.0")
-    assert all(each.remedy for each in found if each.state != "good")
-    return [(each.check, each.state) for each in found if each.state != "good"]
+    assert all(each.remedy for each in found if each.state != "ok")
+    return [(each.check, each.state) for each in found if each.state != "ok"]
 
 
-def test_a_whole_installation_is_well(settings: Settings) -> None:
-    assert wrong(settings, WELL) == []
+def test_a_complete_installation_is_ok(settings: Settings) -> None:
+    assert wrong(settings, COMPLETE) == []
 
 
-def test_each_step_that_is_missing_is_told(settings: Settings) -> None:
+def test_each_missing_step_is_reported(settings: Settings) -> None:
     settings.secrets.key_file.chmod(0o640)
-    assert wrong(settings, WELL) == [("encryption key", "bad")]
+    assert wrong(settings, COMPLETE) == [("encryption key", "error")]
     settings.secrets.key_file.chmod(0o600)
     bare = attrs.evolve(settings, control=Control(), database=Database())
-    assert wrong(bare, WELL) == [("control socket", "doubtful"), ("witness", "doubtful")]
-    assert wrong(settings, attrs.evolve(WELL, processes=[])) == [("processes", "bad")]
-    old = attrs.evolve(WELL, processes=[Process("7 on out", "0.9", ["http"])], held="Held.")
-    assert wrong(settings, old) == [("roles", "doubtful"), ("releases", "doubtful"), ("hold", "doubtful")]
-    assert wrong(settings, attrs.evolve(WELL, accounts=0, sending=0)) == [("customers", "doubtful")]
-    assert wrong(settings, attrs.evolve(WELL, sending=0)) == [("customers", "doubtful")]
+    assert wrong(bare, COMPLETE) == [("control socket", "warning"), ("restore marker", "warning")]
+    assert wrong(settings, attrs.evolve(COMPLETE, processes=[])) == [("processes", "error")]
+    old = attrs.evolve(COMPLETE, processes=[Process("7 on out", "0.9", ["http"])], held="Held.")
+    assert wrong(settings, old) == [("roles", "warning"), ("releases", "warning"), ("hold", "warning")]
+    assert wrong(settings, attrs.evolve(COMPLETE, accounts=0, sending=0)) == [("customers", "warning")]
+    assert wrong(settings, attrs.evolve(COMPLETE, sending=0)) == [("customers", "warning")]
 
 
-def test_encryption_keys_that_do_not_fit_the_database_are_told() -> None:
-    assert encrypted(None).state == "good"
-    told = encrypted("The setting secrets.key_file is /etc/secret.key: its key 1 does not open the DKIM keys in this database.")
-    assert told.state == "bad" and "secrets.key_file" in told.found and told.remedy
+def test_wrong_encryption_keys_are_reported() -> None:
+    assert encrypted(None).state == "ok"
+    finding = encrypted("The setting secrets.key_file is /etc/secret.key: its key 1 does not open the DKIM keys in this database.")
+    assert finding.state == "error" and "secrets.key_file" in finding.found and finding.remedy
 
 
-def test_files_of_pages_that_did_not_come_along_are_told() -> None:
-    assert [each.state for each in pages([])] == ["good"]
-    [told] = pages(["htmx.min.js", "uPlot.min.css"])
-    assert told.state == "doubtful" and "no htmx.min.js and no uPlot.min.css" in told.found and told.remedy
+def test_missing_static_files_are_reported() -> None:
+    assert [each.state for each in pages([])] == ["ok"]
+    [finding] = pages(["htmx.min.js", "uPlot.min.css"])
+    assert finding.state == "warning" and "Missing: htmx.min.js, uPlot.min.css." in finding.found and finding.remedy
 
 
 @pytest_twisted.ensureDeferred
-async def test_each_trusted_network_is_told_with_its_key(settings: Settings) -> None:
-    good, suspended = (Caller(UUID(int=1), UUID(int=n), "full_access", None, None, suspended=n == 3) for n in (2, 3))
-    known = {each.key_id: each for each in (good, suspended)}
+async def test_each_trusted_network_is_checked_with_its_key(settings: Settings) -> None:
+    active, suspended = (Caller(UUID(int=1), UUID(int=n), "full_access", None, None, suspended=n == 3) for n in (2, 3))
+    known = {each.key_id: each for each in (active, suspended)}
 
     async def find(key_id: UUID) -> Caller | None:
         return known.get(key_id)
@@ -72,33 +72,33 @@ async def test_each_trusted_network_is_told_with_its_key(settings: Settings) -> 
     smtp = Smtp(trusted_networks={network: str(UUID(int=n)) for network, n in networks.items()})
     found = await trusted(attrs.evolve(settings, smtp=smtp), find)
     assert [(each.check, each.state) for each in found] == [
-        ("trusted network 127.0.0.1/32", "good"),
-        ("trusted network 100.64.0.0/10", "good"),
-        ("trusted network 8.8.8.0/24", "doubtful"),
-        ("trusted network 10.0.0.0/8", "bad"),
-        ("trusted network fd00::/32", "bad"),
+        ("trusted network 127.0.0.1/32", "ok"),
+        ("trusted network 100.64.0.0/10", "ok"),
+        ("trusted network 8.8.8.0/24", "warning"),
+        ("trusted network 10.0.0.0/8", "error"),
+        ("trusted network fd00::/32", "error"),
     ]
-    assert str(good.key_id) in found[0].found and all(each.remedy for each in found[2:])
+    assert str(active.key_id) in found[0].found and all(each.remedy for each in found[2:])
     assert await trusted(settings, find) == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_names_and_ports_are_asked_for(settings: Settings) -> None:
-    knocked: list[int] = []
+async def test_the_api_name_and_the_smtp_ports_are_checked(settings: Settings) -> None:
+    connected: list[int] = []
 
-    async def there(name: str) -> Records[str] | NxDomain:
+    async def addresses(name: str) -> Records[str] | NxDomain:
         return Records(name, ("192.0.2.1",)) if name == "api.example.com" else NxDomain(name)
 
-    async def knock(address: str, port: int) -> str | None:
-        knocked.append(port)
-        return "cannot be connected to" if port == 587 else None
+    async def greet(address: str, port: int) -> str | None:
+        connected.append(port)
+        return "cannot be reached" if port == 587 else None
 
     shared = attrs.evolve(settings, smtp=Smtp(listen={"25": "systemd:domain=INET:name=smtp-25", "587": "tcp:587", "2587": "tcp:9"}))
-    assert [(each.check, each.state) for each in await outside(shared, there, knock)] == [
-        ("base_url", "good"),
-        ("port 25", "good"),
-        ("port 587", "bad"),
+    assert [(each.check, each.state) for each in await outside(shared, addresses, greet)] == [
+        ("base_url", "ok"),
+        ("port 25", "ok"),
+        ("port 587", "error"),
     ]
-    assert knocked == [25, 587]
+    assert connected == [25, 587]
     nowhere = attrs.evolve(settings, base_url="https://nowhere.example", smtp=Smtp(listen={}))
-    assert [(each.check, each.state) for each in await outside(nowhere, there, knock)] == [("base_url", "bad")]
+    assert [(each.check, each.state) for each in await outside(nowhere, addresses, greet)] == [("base_url", "error")]

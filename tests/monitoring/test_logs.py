@@ -1,4 +1,4 @@
-"""Logs: one line an event, above a level, and never a secret."""
+"""Logs: one line per event, from a level on, without secrets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mailsvc.monitoring.logs import Observer, without_secrets
 KEY = "ms_" + "a1B2c3D4e5F6g7H8" * 2
 
 
-def logged(tell, form="json", level="info", namespace="mailsvc.intake"):
+def logged(write, form="json", level="info", namespace="mailsvc.intake"):
     out = io.StringIO()
-    tell(Logger(namespace=namespace, observer=Observer(out, form=form, level=level)))
+    write(Logger(namespace=namespace, observer=Observer(out, form=form, level=level)))
     return out.getvalue()
 
 
@@ -27,41 +27,41 @@ def test_an_event_is_one_json_object_with_its_keys():
     assert event == {"level": "info", "where": "mailsvc.intake", "text": "queued e-1\nfor 3", "email_id": "e-1", "count": 3}
 
 
-def test_text_is_one_line_for_reading():
+def test_the_text_format_is_one_line():
     assert logged(lambda log: log.warn("slow {host}", host="mx"), form="text").endswith(" warn  slow mx\n")
 
 
-def test_a_failure_brings_its_traceback():
-    def tell(log):
+def test_a_failure_is_logged_with_its_traceback():
+    def write(log):
         try:
             raise LookupError("gone")
         except LookupError:
             log.failure("no {what}", what="luck")
 
-    event = json.loads(logged(tell))
+    event = json.loads(logged(write))
     assert event["level"] == "critical" and event["text"] == "no luck"
     assert "LookupError: gone" in event["traceback"]
-    assert "LookupError: gone" in logged(tell, form="text")
+    assert "LookupError: gone" in logged(write, form="text")
 
 
 @pytest.mark.parametrize(("level", "count"), [("debug", 4), ("info", 3), ("warn", 2), ("error", 1)])
-def test_what_weighs_less_than_the_level_is_left_out(level, count):
-    def tell(log):
+def test_events_below_the_level_are_left_out(level, count):
+    def write(log):
         for one in (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error):
             log.emit(one, "x")
 
-    assert logged(tell, level=level).count("\n") == count
+    assert logged(write, level=level).count("\n") == count
 
 
-def test_what_libraries_say_at_info_is_debug():
+def test_info_events_of_libraries_count_as_debug():
     assert logged(lambda log: log.info("Starting factory"), namespace="twisted.internet") == ""
     assert logged(lambda log: log.info("Starting factory"), namespace="twisted.internet", level="debug") != ""
     assert logged(lambda log: log.warn("deprecated"), namespace="twisted.internet") != ""
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_secret_is_written_wherever_it_stands(form):
-    def tell(log):
+def test_no_secret_is_written_wherever_it_appears(form):
+    def write(log):
         log.info(f"key {KEY}")
         log.info("key {key}", key=KEY)
         log.info("headers {headers}", headers={"authorization": f"Bearer {KEY}"})
@@ -71,7 +71,7 @@ def test_no_secret_is_written_wherever_it_stands(form):
         except ValueError:
             log.failure("refused")
 
-    written = logged(tell, form=form)
+    written = logged(write, form=form)
     assert KEY[3:] not in written and "MIIEvQ" not in written
     assert written.count("ms_…") >= 3
 
@@ -85,11 +85,11 @@ def test_no_secret_is_written_wherever_it_stands(form):
         ("http://localhost:8025/emails for a@b.example", "http://localhost:8025/emails for a@b.example"),
     ],
 )
-def test_what_looks_like_a_secret(text, shown):
+def test_what_looks_like_a_secret_is_cut(text, shown):
     assert without_secrets(text) == shown
 
 
-def test_a_value_that_cannot_be_shown_costs_one_line():
+def test_a_value_that_cannot_be_formatted_is_reported_in_one_line():
     class Bad:
         def __str__(self):
             raise RuntimeError
@@ -97,7 +97,7 @@ def test_a_value_that_cannot_be_shown_costs_one_line():
     assert "mailsvc.intake" in logged(lambda log: log.info("x", value=Bad()))
 
 
-def test_a_closed_output_stops_nobody():
+def test_a_closed_output_raises_no_error():
     out = io.StringIO()
     out.close()
     Logger(namespace="mailsvc", observer=Observer(out, form="text", level="info")).info("x")

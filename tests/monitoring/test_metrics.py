@@ -1,4 +1,4 @@
-"""The figures: how they are written, who may read them, and what they say when there is no database."""
+"""Metrics: their format, access to them, and which are there without a database."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from twisted.logger import capturedLogs
 from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 
 from mailsvc.clock import TimeOfDay, ahead, held, unix
-from mailsvc.monitoring.listener import Page, private
-from mailsvc.monitoring.metrics import Metrics, Sheet, returned
-from mailsvc.monitoring.reactor_lag import EVERY, Lateness
+from mailsvc.monitoring.listener import MetricsPage, private
+from mailsvc.monitoring.metrics import Exposition, Metrics, returned
+from mailsvc.monitoring.reactor_lag import EVERY, ReactorLag
 from mailsvc.outcome import Delivered
 from mailsvc.store.events.ledger import Lag
 from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
@@ -29,33 +29,33 @@ READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:
-    """By name and label values in the order of the labels' names."""
+    """Samples by name and label values, in the order of the label names."""
     families = text_string_to_metric_families(text.decode())
     return {(s.name, *(s.labels[name] for name in sorted(s.labels))): s.value for family in families for s in family.samples}
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_the_rooms_and_the_database_say_is_one_text() -> None:
+async def test_metrics_of_the_process_and_the_database_are_one_response() -> None:
     async def read() -> Reading:
         return READING
 
     metrics = Metrics(read)
-    metrics.add(lambda sheet: sheet.counter("accepted", "Emails.", {("api",): 5}, ("source",)))
+    metrics.add(lambda exposition: exposition.counter("accepted", "Emails.", {("api",): 5}, ("source",)))
     metrics.lag.observe(0.02)
     found = samples(await metrics.text())
     assert found["mailsvc_accepted_total", "api"] == 5
     assert found["mailsvc_queue_recipients", "bulk", "delayed"] == 3
     assert found["mailsvc_queue_oldest_seconds", "bulk", "delayed"] == 61.5
-    assert found["mailsvc_destinations_resting", "backoff"] == 2
+    assert found["mailsvc_destinations_held", "backoff"] == found["mailsvc_destinations_resting", "backoff"] == 2
     assert found[("mailsvc_ledger_events",)] == 7
     assert found[("mailsvc_webhook_messages",)] == 4 and found[("mailsvc_webhook_oldest_seconds",)] == 9.5
     assert found[("mailsvc_database_up",)] == 1
     assert found["mailsvc_reactor_lag_seconds_bucket", "0.025"] == 1 and found["mailsvc_reactor_lag_seconds_bucket", "0.01"] == 0
-    assert samples(await metrics.text())["mailsvc_accepted_total", "api"] == 5  # nothing is added up twice
+    assert samples(await metrics.text())["mailsvc_accepted_total", "api"] == 5  # counters are not added up twice
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_came_back_is_counted_by_what_it_was() -> None:
+async def test_mail_to_return_paths_is_counted_by_kind() -> None:
     async def read() -> Reading:
         return READING
 
@@ -66,12 +66,12 @@ async def test_what_came_back_is_counted_by_what_it_was() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_a_database_a_process_tells_of_itself() -> None:
+async def test_without_a_database_the_metrics_of_the_process_remain() -> None:
     async def read() -> Reading:
         raise OSError("away")
 
-    def own(sheet: Sheet) -> None:
-        sheet.gauge("lanes", "Lanes.", 4)
+    def own(exposition: Exposition) -> None:
+        exposition.gauge("lanes", "Lanes.", 4)
 
     with capturedLogs():
         found = samples(await Metrics(read, [own]).text())
@@ -80,50 +80,50 @@ async def test_without_a_database_a_process_tells_of_itself() -> None:
     assert ("mailsvc_queue_unexplained",) not in found
 
 
-def asked(path: bytes, token: str | None, shown: str | None) -> tuple[int, bytes]:
+def get(path: bytes, token: str | None, authorization: str | None) -> tuple[int, bytes]:
     async def text() -> bytes:
-        return b"figures"
+        return b"mailsvc_up 1"
 
     request = DummyRequest([b""])
     request.path = path
     request.channel = DummyChannel()
-    if shown is not None:
-        request.requestHeaders.setRawHeaders(b"authorization", [shown.encode()])
-    answer = Page(text, token).render_GET(request)
+    if authorization is not None:
+        request.requestHeaders.setRawHeaders(b"authorization", [authorization.encode()])
+    answer = MetricsPage(text, token).render_GET(request)
     return request.responseCode or 200, answer if isinstance(answer, bytes) else b"".join(request.written)
 
 
-def test_a_token_is_needed_where_one_is_set() -> None:
-    assert asked(b"/metrics", None, None) == (200, b"figures")
-    assert asked(b"/metrics", "s3cret", "Bearer s3cret") == (200, b"figures")
-    assert asked(b"/metrics", "s3cret", f"Basic {base64.b64encode(b'me:s3cret').decode()}") == (200, b"figures")
+def test_a_token_is_required_if_set() -> None:
+    assert get(b"/metrics", None, None) == (200, b"mailsvc_up 1")
+    assert get(b"/metrics", "s3cret", "Bearer s3cret") == (200, b"mailsvc_up 1")
+    assert get(b"/metrics", "s3cret", f"Basic {base64.b64encode(b'me:s3cret').decode()}") == (200, b"mailsvc_up 1")
     basic = [f"Basic {base64.b64encode(each).decode()}" for each in (b"s3cret", b"s3cret:", b"me:s3cre")]
-    for shown in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret", "Basic =", *basic):
-        status, text = asked(b"/metrics", "s3cret", shown)
-        assert status == 401 and b"figures" not in text
-    assert asked(b"/other", None, None)[0] == 404
+    for authorization in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret", "Basic =", *basic):
+        status, text = get(b"/metrics", "s3cret", authorization)
+        assert status == 401 and b"mailsvc_" not in text
+    assert get(b"/other", None, None)[0] == 404
 
 
-def test_a_unix_socket_is_private_unless_its_mode_is_given() -> None:
+def test_a_unix_socket_is_private_unless_a_mode_is_given() -> None:
     assert private("unix:/run/m.sock") == "unix:/run/m.sock:mode=600:lockfile=1"
     assert private("unix:/run/m.sock:mode=660") == "unix:/run/m.sock:mode=660:lockfile=1"
     assert private("tcp:9125:interface=127.0.0.1") == "tcp:9125:interface=127.0.0.1"
 
 
-def test_a_call_that_comes_late_is_seen() -> None:
+def test_a_late_call_is_measured() -> None:
     clock, seen = Clock(), []
-    lateness = Lateness(clock, clock.seconds, seen.append)
-    lateness.start()
+    lag = ReactorLag(clock, clock.seconds, seen.append)
+    lag.start()
     clock.advance(EVERY)
     clock.rightNow += 0.3  # something blocked
     clock.advance(EVERY)
     assert seen[0] == 0 and abs(seen[1] - 0.3) < 1e-9
-    lateness.stop()
+    lag.stop()
     assert not clock.getDelayedCalls()
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_vitals_see_a_wrong_clock(pool: Pool) -> None:
+async def test_vital_signs_detect_a_wrong_clock(pool: Pool) -> None:
     clock: Any = Clock()
     clock.time_of_day = TimeOfDay(10.0)
     right = Vitals(pool, clock)

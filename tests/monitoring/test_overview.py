@@ -8,30 +8,30 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from mailsvc.monitoring.metrics import Sheet
+from mailsvc.monitoring.metrics import Exposition
 from mailsvc.monitoring.overview import EVERY, HEADERS, POINTS, Overview, Series, problems, quantile, seconds, values_of
 from tests.end_to_end.rig import PROJECT
 
 
 def metrics_text(**changes: float) -> bytes:
     """The figures of a healthy installation, with changes."""
-    sheet = Sheet()
-    sheet.gauge("database_up", "", changes.get("database_up", 1))
+    exposition = Exposition()
+    exposition.gauge("database_up", "", changes.get("database_up", 1))
     waiting = {("queued", "transactional"): 2.0, ("delayed", "bulk"): 5.0}
-    sheet.gauge("queue_recipients", "", waiting, ("state", "class"))
-    sheet.gauge(
+    exposition.gauge("queue_recipients", "", waiting, ("state", "class"))
+    exposition.gauge(
         "queue_oldest_seconds", "", {("queued", "transactional"): changes.get("oldest", 3.0), ("delayed", "bulk"): 90}, ("state", "class")
     )
-    sheet.gauge("queue_unexplained", "", changes.get("unexplained", 0))
-    sheet.gauge("queue_overdue_seconds", "", changes.get("overdue", 0))
-    sheet.gauge("processes", "", {("delivery",): changes.get("delivery", 1), ("http",): 2}, ("role",))
-    sheet.gauge("ledger_lag_seconds", "", changes.get("ledger", 0))
-    sheet.gauge("clock_ahead_seconds", "", changes.get("clock", 0))
-    sheet.gauge("pool_waiting", "", changes.get("pool", 0))
-    sheet.counter("accepted", "", {("api",): changes.get("accepted", 0), ("smtp",): 1}, ("source",))
-    sheet.counter("deliveries", "", {("delivered",): 8, ("bounced",): 1}, ("outcome",))
-    sheet.gauge("quota_left", "", {("7", "<day>"): 3}, ("account", "period"))
-    return sheet.text()
+    exposition.gauge("queue_unexplained", "", changes.get("unexplained", 0))
+    exposition.gauge("queue_overdue_seconds", "", changes.get("overdue", 0))
+    exposition.gauge("processes", "", {("delivery",): changes.get("delivery", 1), ("http",): 2}, ("role",))
+    exposition.gauge("ledger_lag_seconds", "", changes.get("ledger", 0))
+    exposition.gauge("clock_ahead_seconds", "", changes.get("clock", 0))
+    exposition.gauge("pool_waiting", "", changes.get("pool", 0))
+    exposition.counter("accepted", "", {("api",): changes.get("accepted", 0), ("smtp",): 1}, ("source",))
+    exposition.counter("deliveries", "", {("delivered",): 8, ("bounced",): 1}, ("outcome",))
+    exposition.gauge("quota_left", "", {("7", "<day>"): 3}, ("account", "period"))
+    return exposition.text()
 
 
 def test_the_page_of_a_healthy_installation() -> None:

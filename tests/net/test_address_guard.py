@@ -1,4 +1,4 @@
-"""Addresses that nobody may send us to."""
+"""The guard refuses all addresses except global ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mailsvc.net.address_guard import networks, refusal
 
-_CLOSED = """
+_REFUSED = """
 0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 127.255.255.255 169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.8 192.0.2.1 192.88.99.1
 192.168.1.1 198.18.0.1 198.19.255.255 198.51.100.7 203.0.113.7 224.0.0.1 239.1.1.1 240.0.0.1 255.255.255.255
 :: ::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:a9fe:a9fe ::127.0.0.1 64:ff9b::7f00:1 64:ff9b:1::1 100::1 2001::1 2001:db8::1 2002:7f00:1::
@@ -19,26 +19,26 @@ _CLOSED = """
 ::ffff:0:7f00:1 ::ffff:0:8.8.8.8 ::8.8.8.8 64:ff9b::8.8.8.8 64:ff9b:2::1 100:0:0:1::1 1000::1 4000::1 6000::1 8000::1 a000::1 c000::1
 e000::1 f000::1 1fff:ffff::1 200::1 400::1
 """
-_OPEN = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 223.255.255.255 2606:4700::1 2a00:1450::1 ::ffff:8.8.8.8"
-_OPEN += " 192.0.1.1 192.31.195.255 192.31.197.0 2001:200::1 2001:db7::1 2001:db9::1 2003::1 2620:4f:7fff::1 3ffe::1 3fff:1000::1"
+_ALLOWED = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 223.255.255.255 2606:4700::1 2a00:1450::1 ::ffff:8.8.8.8"
+_ALLOWED += " 192.0.1.1 192.31.195.255 192.31.197.0 2001:200::1 2001:db7::1 2001:db9::1 2003::1 2620:4f:7fff::1 3ffe::1 3fff:1000::1"
 
 
-@pytest.mark.parametrize("address", _CLOSED.split())
-def test_closed(address: str) -> None:
+@pytest.mark.parametrize("address", _REFUSED.split())
+def test_special_addresses_are_refused(address: str) -> None:
     assert refusal(address)
 
 
-@pytest.mark.parametrize("address", _OPEN.split())
-def test_open(address: str) -> None:
+@pytest.mark.parametrize("address", _ALLOWED.split())
+def test_global_addresses_are_allowed(address: str) -> None:
     assert refusal(address) is None
 
 
 @pytest.mark.parametrize("text", ["localhost", "0x7f.1", "2130706433", "127.1", "010.0.0.1", "", "[::1]", "1.1.1.1:25"])
-def test_only_plain_addresses(text: str) -> None:
+def test_other_spellings_are_not_ip_addresses(text: str) -> None:
     assert "not an IP address" in (refusal(text) or "")
 
 
-def test_allow_list() -> None:
+def test_allowed_networks_are_exceptions() -> None:
     allowed = networks(["127.0.0.1", "10.0.0.0/8", "fd00::/8"])
     assert refusal("127.0.0.1", allowed) is None
     assert refusal("10.9.9.9", allowed) is None
@@ -50,7 +50,7 @@ def test_allow_list() -> None:
 
 
 @given(st.ip_addresses(v=4))
-def test_mapped_is_judged_like_the_address_within(address: IPv4Address) -> None:
+def test_a_mapped_address_is_judged_like_its_ipv4_address(address: IPv4Address) -> None:
     assert (refusal(str(address)) is None) == (refusal(f"::ffff:{address}") is None)
 
 
@@ -68,14 +68,14 @@ def test_ipv6_is_allowed_only_inside_global_unicast(address: IPv6Address) -> Non
 
 
 @given(st.ip_addresses(v=4))
-def test_an_embedded_ipv4_address_never_gets_further_than_by_itself(address: IPv4Address) -> None:
+def test_an_embedded_ipv4_address_is_never_allowed_if_refused_alone(address: IPv4Address) -> None:
     for prefix in ("::", "::ffff:", "::ffff:0:", "64:ff9b::", "64:ff9b:1::"):
         if refusal(f"{prefix}{address}") is None:
             assert refusal(str(address)) is None
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
-def test_nothing_but_global_unicast_is_let_through(address: IPv4Address | IPv6Address) -> None:
+def test_only_global_unicast_is_allowed(address: IPv4Address | IPv6Address) -> None:
     if refusal(str(address)) is None:
         inner = getattr(address, "ipv4_mapped", None) or address
         assert ip_address(str(inner)).is_global

@@ -1,4 +1,4 @@
-"""The resolver against a real nameserver on loopback, and its cache against a clock."""
+"""The resolver with a real nameserver on loopback, and its cache with a fake clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.net.dns import Mx, NxDomain, Records, Resolver, Temporary
-from mailsvc.net.dns_query import Nameserver, Unanswered
+from mailsvc.net.dns_query import Nameserver, NameserverError
 from tests.dnsserver import DnsServer
 
 ZONES = {
@@ -33,8 +33,8 @@ ZONES = {
 }
 
 
-def asked(result: Awaitable[Any]) -> Any:
-    """The result of an awaitable that must be there already."""
+def result_of(result: Awaitable[Any]) -> Any:
+    """Returns the result of an awaitable that must be finished."""
     got: list[Any] = []
     Deferred.fromCoroutine(result).addBoth(got.append)  # type: ignore[arg-type]
     assert got, "no result yet"
@@ -48,11 +48,11 @@ async def served(**bad: Any) -> tuple[DnsServer, Resolver]:
     for name, value in bad.items():
         setattr(server, name, value)
     await server.start(reactor)
-    return server, Resolver(reactor, [server.address], seconds=0.5, tries_after=0.2)
+    return server, Resolver(reactor, [server.address], seconds=0.5, retry_after=0.2)
 
 
 @pytest_twisted.ensureDeferred
-async def test_kinds_of_records() -> None:
+async def test_each_kind_of_record_is_looked_up() -> None:
     server, resolver = await served()
     try:
         assert set((await resolver.mx("Example.COM.")).values) == {Mx(10, "mx1.example.com"), Mx(20, "mx2.example.com")}
@@ -73,7 +73,7 @@ async def test_kinds_of_records() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_cname_is_followed_by_the_server_or_by_us() -> None:
+async def test_cnames_are_followed_by_the_server_or_the_resolver() -> None:
     server, resolver = await served(terse=set())
     try:
         assert (await resolver.mx("alias.example.com")).name == "example.com"
@@ -89,7 +89,7 @@ async def test_cname_is_followed_by_the_server_or_by_us() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_truncated_answers_are_fetched_by_tcp() -> None:
+async def test_truncated_answers_are_repeated_over_tcp() -> None:
     server, resolver = await served(truncated={"example.com", "big.example.com"})
     try:
         assert len((await resolver.mx("example.com")).values) == 2
@@ -100,7 +100,7 @@ async def test_truncated_answers_are_fetched_by_tcp() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_forged_answers_are_not_heard() -> None:
+async def test_forged_answers_are_ignored() -> None:
     server, resolver = await served(forged={"mx1.example.com"})
     try:
         assert "192.0.2.66" not in (await resolver.addresses("mx1.example.com")).values
@@ -109,7 +109,7 @@ async def test_forged_answers_are_not_heard() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_failures_are_values_within_the_deadline() -> None:
+async def test_failures_are_returned_within_the_deadline() -> None:
     from twisted.internet import reactor
 
     server, resolver = await served(rcodes={"example.com": "SERVFAIL", "mx1.example.com": "REFUSED"}, silent={"six.example.com"})
@@ -123,12 +123,12 @@ async def test_failures_are_values_within_the_deadline() -> None:
         assert reactor.seconds() - started < 2
     finally:
         await server.stop()
-    nobody = Resolver(reactor, [server.address], seconds=0.5, tries_after=0.2)
+    nobody = Resolver(reactor, [server.address], seconds=0.5, retry_after=0.2)
     assert isinstance(await nobody.mx("example.com"), Temporary)
 
 
 class Fake:
-    """An exchange that answers from a DnsServer without a wire, when it is told to."""
+    """An exchange that answers from a DnsServer without a network; `held`: when the test says so."""
 
     def __init__(self, zones: Any = ZONES, ttl: int = 300) -> None:
         self.server = DnsServer(zones, ttl)
@@ -140,7 +140,7 @@ class Fake:
     async def __call__(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> Any:
         self.asked.append(str(server))
         if server.host in self.dead:
-            raise Unanswered(f"nameserver {server} did not answer in time")
+            raise NameserverError(f"nameserver {server} did not answer in time")
         if self.held:
             waiting: Deferred[Any] = Deferred()
             self.pending.append(waiting)
@@ -154,7 +154,7 @@ def resolver(fake: Fake, clock: Clock, *servers: str, **settings: Any) -> Resolv
     return Resolver(clock, servers or ("192.0.2.53",), exchange=fake, **settings)
 
 
-def test_one_question_at_a_time_and_a_cancelled_waiter_harms_nobody() -> None:
+def test_concurrent_lookups_share_a_query_and_can_be_cancelled() -> None:
     fake, clock = Fake(), Clock()
     fake.held = True
     it = resolver(fake, clock)
@@ -170,84 +170,84 @@ def test_one_question_at_a_time_and_a_cancelled_waiter_harms_nobody() -> None:
     assert all(len(result.values) == 2 for result in results)
 
 
-def kept_for(result: Any, ttl: int, name: str) -> int:
-    """For how many seconds an answer with this TTL is given without asking again."""
+def cached_for(result: Any, ttl: int, name: str) -> int:
+    """Returns for how many seconds an answer with this TTL is cached."""
     fake, clock = Fake(ttl=ttl), Clock()
     it = resolver(fake, clock)
-    asked(it.mx(name))
+    result_of(it.mx(name))
     seconds = 0
     for step in (59, 60, 61, 299, 300, 301, 899, 900, 901, 86399, 86400, 86401):
         clock.advance(step - seconds)
         seconds = step
         before = len(fake.asked)
-        asked(it.mx(name))
+        result_of(it.mx(name))
         if len(fake.asked) > before:
             return step
     return seconds
 
 
-def test_ttl_has_a_floor_and_a_ceiling() -> None:
-    assert kept_for(Records, 1, "example.com") == 60
-    assert kept_for(Records, 300, "example.com") == 300
-    assert kept_for(Records, 999_999, "example.com") == 86400
-    assert kept_for(NxDomain, 999_999, "missing.example.com") == 900
-    assert kept_for(Records, 999_999, "empty.example.com") == 900
+def test_ttls_have_a_minimum_and_a_maximum() -> None:
+    assert cached_for(Records, 1, "example.com") == 60
+    assert cached_for(Records, 300, "example.com") == 300
+    assert cached_for(Records, 999_999, "example.com") == 86400
+    assert cached_for(NxDomain, 999_999, "missing.example.com") == 900
+    assert cached_for(Records, 999_999, "empty.example.com") == 900
 
 
-def test_failures_are_kept_for_moments_only() -> None:
+def test_failures_are_cached_briefly() -> None:
     fake, clock = Fake(), Clock()
     fake.server.rcodes["example.com"] = "SERVFAIL"
     it = resolver(fake, clock)
-    assert isinstance(asked(it.mx("example.com")), Temporary)
+    assert isinstance(result_of(it.mx("example.com")), Temporary)
     count = len(fake.asked)
-    asked(it.mx("example.com"))
+    result_of(it.mx("example.com"))
     assert len(fake.asked) == count
     fake.server.rcodes.clear()
     clock.advance(16)
-    assert isinstance(asked(it.mx("example.com")), Records)
+    assert isinstance(result_of(it.mx("example.com")), Records)
 
 
-def test_what_is_known_is_told_without_asking() -> None:
+def test_a_cached_mx_is_known_without_a_query() -> None:
     fake, clock = Fake(), Clock()
     it = resolver(fake, clock)
     assert it.known_mx("example.com") is None and fake.asked == []
-    found = asked(it.mx("example.com"))
+    found = result_of(it.mx("example.com"))
     assert it.known_mx("Example.COM.") == found
     clock.advance(86401)
     assert it.known_mx("example.com") is None
 
 
-def test_the_next_nameserver_is_asked() -> None:
+def test_the_next_nameserver_is_tried() -> None:
     fake, clock = Fake(), Clock()
     fake.dead.add("192.0.2.53")
-    assert asked(resolver(fake, clock, "192.0.2.53", "192.0.2.54").mx("example.com")).values
+    assert result_of(resolver(fake, clock, "192.0.2.53", "192.0.2.54").mx("example.com")).values
     assert fake.asked == ["192.0.2.53", "192.0.2.54"]
 
 
-def test_cache_is_bounded() -> None:
+def test_the_cache_is_limited() -> None:
     fake, clock = Fake(), Clock()
     it = resolver(fake, clock, size=10)
     for number in range(100):
-        asked(it.mx(f"n{number}.example.com"))
-    assert len(it._kept) == 10
+        result_of(it.mx(f"n{number}.example.com"))
+    assert len(it._cache) == 10
 
 
-def test_literals_and_localhost_ask_nobody() -> None:
+def test_addresses_and_localhost_need_no_query() -> None:
     fake = Fake()
     it = resolver(fake, Clock())
-    assert asked(it.addresses("127.0.0.1")).values == ("127.0.0.1",)
-    assert asked(it.addresses("::1")).values == ("::1",)
-    assert asked(it.addresses("localhost.")).values == ("127.0.0.1", "::1")
+    assert result_of(it.addresses("127.0.0.1")).values == ("127.0.0.1",)
+    assert result_of(it.addresses("::1")).values == ("::1",)
+    assert result_of(it.addresses("localhost.")).values == ("127.0.0.1", "::1")
     assert fake.asked == []
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=80) | st.from_regex(r"[a-z.\\-]{0,300}", fullmatch=True))
-def test_any_text_gets_an_answer(name: str) -> None:
-    assert isinstance(asked(resolver(Fake(), Clock()).mx(name)), NxDomain | Temporary | Records)
+def test_any_name_gets_a_result(name: str) -> None:
+    assert isinstance(result_of(resolver(Fake(), Clock()).mx(name)), NxDomain | Temporary | Records)
 
 
-def test_nameserver_texts() -> None:
+def test_nameservers_are_parsed_with_ports() -> None:
     assert Nameserver.parse("192.0.2.1") == Nameserver("192.0.2.1")
     assert Nameserver.parse("192.0.2.1:5353") == Nameserver("192.0.2.1", 5353)
     assert Nameserver.parse("[2001:db8::1]:5353") == Nameserver("2001:db8::1", 5353)

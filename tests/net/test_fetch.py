@@ -1,5 +1,4 @@
-"""The guarded fetcher over real sockets: the address that is checked is the one that is connected to, and an answer costs no more
-than was allowed for it."""
+"""The fetcher over real sockets: it connects to the address that it checked, and limits the time and size of responses."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from mailsvc.net.address_guard import networks
 from mailsvc.net.dns import Records, Resolver
-from mailsvc.net.fetch import HEAD, HOSTS, Fetcher, NoAnswer
+from mailsvc.net.fetch import HEAD, HOSTS, Fetcher, FetchError
 from mailsvc.net.urls import Rules
 from tests.dnsserver import DnsServer
 from tests.smtp.listener import Certificate
@@ -33,7 +32,7 @@ LOCAL = Rules(frozenset(), True, networks(["127.0.0.1"]))
 
 @attrs.define
 class Names:
-    """A resolver that answers in turn; the last answer stays."""
+    """A resolver that gives each answer once, then the last one again."""
 
     answers: list[tuple[str, ...]]
     asked: int = 0
@@ -44,7 +43,7 @@ class Names:
 
 
 class Peer(Protocol):
-    """Says `answer` to whatever comes, once the head of the request is here."""
+    """Sends `answer` after the header of each request."""
 
     factory: Any
 
@@ -80,7 +79,7 @@ class World:
         from twisted.internet import reactor
 
         fetcher = Fetcher(reactor, Names([("127.0.0.1",)]), rules, trust)
-        return await fetcher.ask("POST", url or self.url, **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more))
+        return await fetcher.fetch("POST", url or self.url, **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more))
 
 
 def factory(*answer: bytes) -> Any:
@@ -101,13 +100,13 @@ async def world() -> AsyncIterator[World]:
 
 
 async def refused(work: Any) -> str:
-    with pytest.raises(NoAnswer) as error:
+    with pytest.raises(FetchError) as error:
         await work
     return str(error.value)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_request_and_its_answer(world: World) -> None:
+async def test_a_request_is_sent_and_its_response_returned(world: World) -> None:
     reply = await world.ask(headers={"x-a": "b"})
     assert (reply.status, reply.body, reply.whole, reply.header("retry-after")) == (200, b"ok", True, "7")
     [peer] = world.factory.requests
@@ -121,14 +120,14 @@ async def test_a_request_and_its_answer(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_redirect_is_an_answer_and_not_followed(world: World) -> None:
+async def test_redirects_are_not_followed(world: World) -> None:
     world.factory.answer = [b"HTTP/1.1 307 No\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n"]
     assert (await world.ask()).status == 307
     assert len(world.factory.requests) == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_only_so_much_of_a_body_is_kept_and_the_connection_cut(world: World) -> None:
+async def test_a_large_body_is_cut_and_the_connection_closed(world: World) -> None:
     world.factory.answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n", b"0123456789abcdef"]
     gone: Deferred[None] = Deferred()
     world.factory.gone = gone
@@ -138,7 +137,7 @@ async def test_only_so_much_of_a_body_is_kept_and_the_connection_cut(world: Worl
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_unfolds_is_not_unfolded(world: World) -> None:
+async def test_compressed_bodies_are_not_decompressed(world: World) -> None:
     bomb = gzip.compress(b"0" * 50_000_000)[:1000]
     world.factory.answer = [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1000\r\n\r\n", bomb]
     reply = await world.ask(keep=2000)
@@ -149,30 +148,30 @@ async def test_what_unfolds_is_not_unfolded(world: World) -> None:
     "endless", [b"X-%d: " + b"a" * 1000 + b"\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 50], ids=["headers", "early answers"]
 )
 @pytest_twisted.ensureDeferred
-async def test_a_head_without_end_is_cut(world: World, endless: bytes) -> None:
+async def test_an_endless_header_is_cut(world: World, endless: bytes) -> None:
     first = b"HTTP/1.1 200 OK\r\n" if endless.startswith(b"X") else b""
     world.factory.answer = [first, *[endless] * (2 * HEAD // len(endless))]
-    assert await refused(world.ask()) == f"The answer has more than {HEAD + 10} octets."
+    assert await refused(world.ask()) == f"The response has more than {HEAD + 10} bytes."
 
 
 @pytest.mark.parametrize(
     "answer", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1"], ids=["silence", "half a head", "half a body"]
 )
 @pytest_twisted.ensureDeferred
-async def test_a_peer_that_hangs_has_its_time(world: World, answer: bytes) -> None:
+async def test_a_server_that_hangs_times_out(world: World, answer: bytes) -> None:
     world.factory.answer = [answer] if answer else []
     gone: Deferred[None] = Deferred()
     world.factory.gone = gone
     began = time.monotonic()
-    assert await refused(world.ask(seconds=0.2)) == "There was no whole answer within 0.2 s."
+    assert await refused(world.ask(seconds=0.2)) == "There was no complete response within 0.2 s."
     assert time.monotonic() - began < 2
     await gone
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_no_http_is_no_answer(world: World) -> None:
+async def test_a_server_of_another_protocol_is_an_error(world: World) -> None:
     world.factory.answer = [b"220 mail.example ESMTP\r\n"]
-    assert (await refused(world.ask(seconds=1))).startswith("The answer is not valid HTTP: ")
+    assert (await refused(world.ask(seconds=1))).startswith("The response is not valid HTTP: ")
 
 
 _BODY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -204,36 +203,36 @@ _BODY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_an_unparsable_answer_is_no_answer(world: World, answer: bytes) -> None:
-    """Whatever the server says, the caller gets NoAnswer with a short sentence, never another exception or an impossible status."""
+async def test_an_invalid_response_is_an_error(world: World, answer: bytes) -> None:
+    """The caller always gets FetchError with a short message, never another exception or an impossible status."""
     from twisted.internet import reactor
 
     world.factory.answer = [answer]
-    line = Fetcher(reactor, Names([("127.0.0.1",)]), LOCAL).line()
+    connection = Fetcher(reactor, Names([("127.0.0.1",)]), LOCAL).connection()
     for asker in (world, None):
-        work = world.ask() if asker else line.ask("POST", world.url, seconds=5.0, keep=10, body=b"{}")
-        told = await refused(work)
-        assert told.startswith("The answer is not valid HTTP: ") and len(told) < 300
-    line.close()
+        work = world.ask() if asker else connection.fetch("POST", world.url, seconds=5.0, keep=10, body=b"{}")
+        message = await refused(work)
+        assert message.startswith("The response is not valid HTTP: ") and len(message) < 300
+    connection.close()
 
 
 @pytest.mark.parametrize(
     "field", [b"Retry-After: \xff\xfe", b"Set-Cookie: \xff=\0", b"Set-Cookie: a=b; expires=Thu, 99 Foo 99999999999", b"Location: \xff://"]
 )
 @pytest_twisted.ensureDeferred
-async def test_fields_with_any_octets_can_be_read(world: World, field: bytes) -> None:
+async def test_header_fields_with_any_bytes_are_readable(world: World, field: bytes) -> None:
     world.factory.answer = [b"HTTP/1.1 503 \xff\r\nContent-Length: 0\r\n" + field + b"\r\n\r\n"]
     reply = await world.ask()
     assert reply.status == 503 and isinstance(reply.header("retry-after"), str | None)
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_room_is_said(world: World) -> None:
-    assert await refused(world.ask(room=lambda octets: False)) == "There is no room for the answer just now."
+async def test_a_response_without_memory_is_refused(world: World) -> None:
+    assert await refused(world.ask(reserve=lambda size: False)) == "There is not enough memory for the response at the moment."
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_closed_port_is_said(world: World) -> None:
+async def test_a_closed_port_is_reported(world: World) -> None:
     from tests.end_to_end.rig import free_port
 
     assert await refused(world.ask(url=f"http://shop.example:{free_port()}/")) == "The connection was refused."
@@ -241,29 +240,29 @@ async def test_a_closed_port_is_said(world: World) -> None:
 
 @pytest.mark.parametrize("answer", [("93.184.216.34", "127.0.0.1"), ("127.0.0.1",), ("::ffff:127.0.0.1",), ("93.184.216.34", "10.0.0.1")])
 @pytest_twisted.ensureDeferred
-async def test_every_address_of_a_name_is_checked_before_any_is_connected_to(answer: tuple[str, ...]) -> None:
+async def test_all_addresses_of_a_host_are_checked_before_connecting(answer: tuple[str, ...]) -> None:
     memory = MemoryReactorClock()
-    asked = Fetcher(memory, Names([answer]), Rules()).ask("GET", "https://shop.example/", seconds=5, keep=1)
+    asked = Fetcher(memory, Names([answer]), Rules()).fetch("GET", "https://shop.example/", seconds=5, keep=1)
     assert "may not be connected to" in await refused(asked)
     assert memory.tcpClients == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_name_that_changes_its_mind_changes_nothing() -> None:
-    """Public for the check, loopback for the next look: what is connected to is what was checked, each time anew."""
+async def test_a_dns_change_after_the_check_has_no_effect() -> None:
+    """The name is public when checked and loopback afterwards."""
     memory, names = MemoryReactorClock(), Names([("93.184.216.34",), ("127.0.0.1",)])
     fetcher = Fetcher(memory, names, Rules())
-    first = Deferred.fromCoroutine(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+    first = Deferred.fromCoroutine(fetcher.fetch("GET", "https://shop.example/", seconds=5, keep=1))
     assert [client[:2] for client in memory.tcpClients] == [("93.184.216.34", 443)]
     memory.advance(6)
-    assert "There was no whole answer" in await refused(first)
+    assert "There was no complete response" in await refused(first)
     assert names.asked == 1
-    assert "127.0.0.1 is loopback" in await refused(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+    assert "127.0.0.1 is loopback" in await refused(fetcher.fetch("GET", "https://shop.example/", seconds=5, keep=1))
     assert len(memory.tcpClients) == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_same_with_a_server_of_names() -> None:
+async def test_a_dns_change_has_no_effect_with_a_real_nameserver() -> None:
     from twisted.internet import reactor
 
     server = DnsServer({"shop.example": {"A": ["93.184.216.34"]}}, ttl=0)
@@ -271,11 +270,11 @@ async def test_the_same_with_a_server_of_names() -> None:
     try:
         memory = MemoryReactorClock()
         fetcher = Fetcher(memory, Resolver(reactor, [server.address], size=0), Rules())
-        first = Deferred.fromCoroutine(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+        first = Deferred.fromCoroutine(fetcher.fetch("GET", "https://shop.example/", seconds=5, keep=1))
         while not memory.tcpClients:
             await _turn(reactor)
         server.zones["shop.example"] = {"A": ["127.0.0.1"]}
-        assert "127.0.0.1 is loopback" in await refused(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+        assert "127.0.0.1 is loopback" in await refused(fetcher.fetch("GET", "https://shop.example/", seconds=5, keep=1))
         assert [client[0] for client in memory.tcpClients] == ["93.184.216.34"]
         memory.advance(6)
         await refused(first)
@@ -290,7 +289,7 @@ async def _turn(reactor: Any) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_is_verified_for_the_name(tmp_path: Path) -> None:
+async def test_the_certificate_is_verified_for_the_host(tmp_path: Path) -> None:
     from twisted.internet import reactor
 
     made = factory(b"HTTP/1.1 204 No\r\n\r\n")
@@ -311,7 +310,7 @@ async def test_a_certificate_is_verified_for_the_name(tmp_path: Path) -> None:
     assert set(names) == {b"shop.example"}
 
 
-def test_only_so_many_contexts_are_kept() -> None:
+def test_the_tls_context_cache_is_limited() -> None:
     fetcher = Fetcher(MemoryReactorClock(), Names([("127.0.0.1",)]), LOCAL)
     first = fetcher.tls("0.example")
     for number in range(HOSTS):

@@ -113,7 +113,7 @@ def test_idempotency_key_and_fingerprint() -> None:
         (b"\r\nx\r\n", "550 5.7.1 The message needs a From header."),
         (b"", "550 5.7.1 The message needs a From header."),
         (b"From: a@example.com, b@example.com\r\n\r\nx\r\n", "550 5.7.1 The From header is not one address"),
-        (b"no header at all\r\n", "550 5.6.0 The header has a line that is no field."),
+        (b"no header at all\r\n", "550 5.6.0 The header has a line that is not a field."),
         (ME + b"X: y\r\n" * 1001 + b"\r\nx\r\n", "550 5.6.0 The header has more than 1000 fields."),
         (
             ME + b"X: " + b"y" * 900 + b"\r\n" + (b" " + b"y" * 900 + b"\r\n") * 300 + b"\r\nx\r\n",

@@ -13,7 +13,7 @@ from twisted.logger import globalLogPublisher
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.settings import example, loading, reader, schema
 from mailsvc.settings.reader import SettingsError
-from mailsvc.wiring import trusted_networks_of
+from mailsvc.wiring import trusted_networks
 
 ROOT = Path(__file__).parents[2]
 KEY = "01987654-3210-7abc-8def-0123456789ab"
@@ -187,11 +187,11 @@ def test_a_trusted_network_needs_the_id_of_a_key_and_a_key_itself_is_never_shown
 
 def test_a_trusted_network_must_not_contain_load_balancers(tmp_path):
     networks = {"127.0.0.1": KEY, "10.0.0.0/8": KEY, "fd00:1::/32": KEY}
-    found = trusted_networks_of(schema.Smtp(trusted_networks=networks, trusted_proxies=("10.1.0.0/16",)))
+    found = trusted_networks(schema.Smtp(trusted_networks=networks, trusted_proxies=("10.1.0.0/16",)))
     assert [found.key_of(host) for host in ("127.0.0.1", "10.2.0.1", "10.1.0.1", "fd00:1::1")] == [UUID(KEY), UUID(KEY), None, UUID(KEY)]
-    with pytest.raises(SettingsError, match=re.escape("smtp.trusted_networks has fd00:1::/32, where a load balancer is")):
-        trusted_networks_of(schema.Smtp(trusted_networks=networks, trusted_proxies=("fd00::/8",)))
-    assert trusted_networks_of(schema.Smtp()).key_of("127.0.0.1") is None
+    with pytest.raises(SettingsError, match=re.escape("smtp.trusted_networks has fd00:1::/32, inside smtp.trusted_proxies")):
+        trusted_networks(schema.Smtp(trusted_networks=networks, trusted_proxies=("fd00::/8",)))
+    assert trusted_networks(schema.Smtp()).key_of("127.0.0.1") is None
 
 
 def test_a_missing_file_is_reported(tmp_path):

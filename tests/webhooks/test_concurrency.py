@@ -6,7 +6,7 @@ from uuid import UUID
 
 from twisted.internet.defer import Deferred
 
-from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.net.fetch import FetchError, Reply
 from mailsvc.webhooks.concurrency import REMEMBERED, Concurrency
 from tests.webhooks.test_sender import Row, World
 
@@ -29,7 +29,7 @@ class Slow(World):
             self.added += 1
             self.rows[UUID(int=(webhook << 64) + self.added)] = Row(UUID(int=webhook), url, 0, self.now)
 
-    async def ask(self, method: str, url: str, *, seconds: float, **more: object) -> Reply:  # type: ignore[override]
+    async def fetch(self, method: str, url: str, *, seconds: float, **more: object) -> Reply:  # type: ignore[override]
         now = self.clock.seconds()
         begins = now
         if url in self.workers:
@@ -44,8 +44,8 @@ class Slow(World):
         await answered
         self.open[url] -= 1
         if begins - now + self.seconds.get(url, 0.0) > seconds:
-            raise NoAnswer("There was no whole answer within 15 s.")
-        return await super().ask(method, url, seconds=seconds, keep=1024)
+            raise FetchError("There was no complete response within 15 s.")
+        return await super().fetch(method, url, seconds=seconds, keep=1024)
 
 
 def test_a_slow_endpoint_that_answers_well_gets_more_connections() -> None:

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.web.http_headers import Headers
 
-from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.net.fetch import FetchError, Reply
 from mailsvc.store.events.outbox import Due, Posted, Ready
 from mailsvc.store.postgres.errors import DataRejected, Unavailable
 from mailsvc.webhooks import sender
@@ -35,7 +35,7 @@ class Row:
 
 
 class World:
-    """`answers` maps a URL to a status, a Deferred of one, or a NoAnswer."""
+    """`answers` maps a URL to a status, a Deferred of one, or a FetchError."""
 
     def __init__(self, **limits: Any) -> None:
         self.clock = Clock()
@@ -55,7 +55,7 @@ class World:
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
         self.looks, self.looking = 0, 0.0  # and how long each takes
-        self.lines = 0  # that are not closed
+        self.connections = 0  # that are not closed
         self.ring: Any = None
         self.posts = WebhookSender(self, self, self, self.clock, Limits(**limits))
 
@@ -133,14 +133,14 @@ class World:
 
     # The fetcher, and each of its lines
 
-    def line(self) -> World:
-        self.lines += 1
+    def connection(self) -> World:
+        self.connections += 1
         return self
 
     def close(self) -> None:
-        self.lines -= 1
+        self.connections -= 1
 
-    async def ask(
+    async def fetch(
         self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Reply:
         self.asked.append((self.clock.seconds() - START, url, body or b"", headers or {}))
@@ -152,7 +152,7 @@ class World:
                 hanging: Deferred[None] = Deferred()
                 self.clock.callLater(seconds, hanging.callback, None)
                 await hanging
-                raise NoAnswer("There was no whole answer within 15 s.")
+                raise FetchError("There was no complete response within 15 s.")
             if isinstance(answer, Exception):
                 raise answer
             return Reply(answer, Headers(), b"said", True)
@@ -365,7 +365,7 @@ def test_stopping_waits_for_what_was_begun() -> None:
     assert not stopped.called
     world.run(15)
     assert stopped.called
-    assert (len(world.posted), world.lines) == (5, 0)
+    assert (len(world.posted), world.connections) == (5, 0)
     assert {row.next_at <= world.now for row in world.rows.values() if not row.tries} == {True}  # given back
     assert world.clock.getDelayedCalls() == []
 

@@ -1,4 +1,4 @@
-"""Announces `mailsvc` to twistd; mailsvc/tap.py says what it is made of."""
+"""Registers `mailsvc` with twistd. The service itself: mailsvc/tap.py."""
 
 from twisted.application.service import ServiceMaker
 

@@ -24,7 +24,7 @@ from mailsvc.insights.checks.reputation import of_facts
 from mailsvc.insights.reputation import Reputation
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
-from mailsvc.net.signed_links import SHARED_LONGEST, SignedLinks
+from mailsvc.net.signed_links import SHARE_MAX_SECONDS, SignedLinks
 from mailsvc.outcome import WAITING
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.mail.emails import Emails as Stored
@@ -172,7 +172,7 @@ class EmailPages:
         hours = request.field("hours") or "24"
         if hours not in HOURS:
             raise PageError(422, "Invalid expiration", "Choose when the link expires from the list.")
-        expires = unix(self.context.clock) + min(int(hours) * 3600, SHARED_LONGEST)
+        expires = unix(self.context.clock) + min(int(hours) * 3600, SHARE_MAX_SECONDS)
         await request.write_audit_entry("email shared", f"{email.email_id} for {HOURS[hours]}")
         link = self.links.shared(self.context.base_url, request.account_id, email.email_id, expires)
         return await self._shown(request, email, shared=link, shared_for=HOURS[hours])

@@ -18,7 +18,7 @@ import attrs
 from joserfc import jwk, jwt
 from joserfc.errors import JoseError
 
-from mailsvc.net.fetch import Fetcher, NoAnswer, Reply
+from mailsvc.net.fetch import Fetcher, FetchError, Reply
 from mailsvc.net.urls import Rules
 from mailsvc.settings.identity_providers import SignIn, secret_of
 from mailsvc.store.people.identities import Identity
@@ -107,8 +107,8 @@ class ProviderClient:
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         try:
             given = {"Accept": "application/json", "User-Agent": "mailsvc", **headers}
-            return await self.fetcher.ask(method, url, seconds=SECONDS, keep=LONGEST, headers=given, body=body)
-        except NoAnswer as error:
+            return await self.fetcher.fetch(method, url, seconds=SECONDS, keep=LONGEST, headers=given, body=body)
+        except FetchError as error:
             raise ProviderError(f"{self.title} isn’t responding. Try again in a moment.", f"{url}: {error}") from None
 
     def _read(self, url: str, reply: Reply, whatever: bool = False) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mailsvc.delivery.connection.mta_sts import Fetch, NotFetched
 from mailsvc.mail.authentication.mta_sts import MOST_OCTETS
-from mailsvc.net.fetch import Fetcher, NoAnswer
+from mailsvc.net.fetch import Fetcher, FetchError
 
 _SECONDS = 20.0  # 8461 §3.3 allows a minute, but the first mail waits for it
 
@@ -12,8 +12,8 @@ _SECONDS = 20.0  # 8461 §3.3 allows a minute, but the first mail waits for it
 def over_https(fetcher: Fetcher) -> Fetch:
     async def fetch(url: str) -> bytes:
         try:
-            reply = await fetcher.ask("GET", url, seconds=_SECONDS, keep=MOST_OCTETS + 1)
-        except NoAnswer as error:
+            reply = await fetcher.fetch("GET", url, seconds=_SECONDS, keep=MOST_OCTETS + 1)
+        except FetchError as error:
             raise NotFetched(str(error)) from None
         if reply.status != 200:
             raise NotFetched(f"the answer was HTTP status {reply.status}")

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.intake import Content, Incoming
 from mailsvc.mail.compose import Attachment
-from mailsvc.net.fetch import Asking, NoAnswer, Reply
+from mailsvc.net.fetch import FetchError, HttpClient, Reply
 
 LINKS = 50  # in one request
 AT_ONCE = 4  # downloads of one request at the same time
@@ -34,7 +34,7 @@ class Link(Attachment):
 class Links:
     """`most`: bytes that one request can fetch."""
 
-    fetcher: Asking
+    fetcher: HttpClient
     most: int
 
     async def follow(self, emails: Sequence[Incoming], reserve: Callable[[int], bool]) -> dict[int, Incoming | Problem]:
@@ -57,7 +57,7 @@ class Links:
 class _Fetching:
     """The downloads of one request."""
 
-    fetcher: Asking
+    fetcher: HttpClient
     left: int
     reserve: Callable[[int], bool]
     slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE))
@@ -65,8 +65,8 @@ class _Fetching:
     async def one(self, link: Link) -> Attachment | Problem:
         async with self.slots:
             try:
-                reply = await self.fetcher.ask("GET", link.url, seconds=SECONDS, keep=self.left, room=self._room)
-            except NoAnswer as error:
+                reply = await self.fetcher.fetch("GET", link.url, seconds=SECONDS, keep=self.left, reserve=self._room)
+            except FetchError as error:
                 return _wrong(link, str(error))
         if reply.status != 200:
             return _wrong(link, f"The response was {reply.status}.")

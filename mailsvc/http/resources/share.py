@@ -20,7 +20,7 @@ from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.contents import Contents
 from mailsvc.http.views import acknowledged, text
-from mailsvc.net.signed_links import SHARE, SHARED_LONGEST, Opened, SignedLinks
+from mailsvc.net.signed_links import SHARE, SHARE_MAX_SECONDS, Opened, SignedLinks
 from mailsvc.store.mail.emails import Emails, EmailView
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -32,7 +32,7 @@ def _seconds(text: str) -> int:
     if found is None or int(found[1]) == 0:
         raise Wrong("must be a duration such as `10m`, `2 hours` or `1 day`")
     seconds = int(found[1]) * UNITS[found[2][0].lower()]
-    if seconds > SHARED_LONGEST:
+    if seconds > SHARE_MAX_SECONDS:
         raise Wrong("must not exceed 48 hours")
     return seconds
 
@@ -91,7 +91,7 @@ class Share:
 
     async def _share(self, request: Request, email_id: UUID) -> bytes:
         given = await self.reader.record(request, SHARE_EMAIL) if request.received else {"expires_in": None}
-        seconds = given["expires_in"] or SHARED_LONGEST
+        seconds = given["expires_in"] or SHARE_MAX_SECONDS
         email = await self.stored.get(request.caller.account_id, email_id)
         if email is None:
             raise not_found("Email")

@@ -79,7 +79,7 @@ def test_refusals_have_the_text_of_the_api(daemon: Daemon) -> None:
             ("From: me@elsewhere.example\r\n", (550, sentence)),
             ("Subject: no sender\r\n", (550, b"5.7.1 The message needs a From header.")),
             (f"From: {me}\r\nFrom: {me}\r\n", (550, b"5.7.1 The message has more than one From header.")),
-            (f"From: {me}\r\nno field\r\n", (550, b"5.6.0 The header has a line that is no field.")),
+            (f"From: {me}\r\nno field\r\n", (550, b"5.6.0 The header has a line that is not a field.")),
         ):
             client.mail(me)
             client.rcpt("a@example.net")

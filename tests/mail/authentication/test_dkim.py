@@ -1,4 +1,4 @@
-"""DKIM: our canonical forms against a second implementation, and signatures that it verifies."""
+"""DKIM: canonicalization and signatures, compared with a second implementation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verify(message: bytes, index: int = 0, records: dict[bytes, str] = RECORDS) 
 @example(b" \r\n\t\r\n")
 @example(b"no line end")
 @example(b"a\n\r\n\r\n")
-def test_relaxed_bodies(body: bytes) -> None:
+def test_bodies_are_canonicalized(body: bytes) -> None:
     expected = Relaxed.canonicalize_body(body)
     assert dkim.relaxed_body(body) == expected
     assert dkim.body_hash(b"x" * 7 + body, 7) == hashlib.sha256(expected).digest()
@@ -66,14 +66,14 @@ def test_relaxed_bodies(body: bytes) -> None:
 )
 @example(b"a" + b" \r\n" * 400_000 + b"b\r\n")
 @example(b"\r\n" * 400_000)
-def test_bodies_of_several_slices(body: bytes) -> None:
+def test_large_bodies_are_canonicalized_in_slices(body: bytes) -> None:
     assert dkim.relaxed_body(body) == Relaxed.canonicalize_body(body)
 
 
 @given(BODIES, st.lists(st.integers(1, 9), min_size=1, max_size=9), st.booleans())
 @example(b"a \r\n\r\n b\r\n", [1], True)
 @example(b"a\r\n\r\n", [1], False)
-def test_a_body_may_be_cut_anywhere(body: bytes, cuts: list[int], relaxed: bool) -> None:
+def test_slices_can_begin_anywhere(body: bytes, cuts: list[int], relaxed: bool) -> None:
     pieces, at = [], 0
     for size in cuts * len(body):
         pieces.append(body[at : at + size])
@@ -84,7 +84,7 @@ def test_a_body_may_be_cut_anywhere(body: bytes, cuts: list[int], relaxed: bool)
 
 @pytest.mark.parametrize("body", [b"x" * 2_000_000, b" " * 2_000_000, b"\r\n" * 1_000_000 + b"x", b"a  " * 700_000])
 @pytest.mark.parametrize("relaxed", [True, False])
-def test_no_piece_is_large_however_long_a_line_is(body: bytes, relaxed: bool) -> None:
+def test_slices_stay_small_for_long_lines(body: bytes, relaxed: bool) -> None:
     assert max(len(piece) for piece in dkim.canonical_body_of(body, 0, relaxed=relaxed)) <= 300_000
 
 
@@ -95,7 +95,7 @@ HEAD = b"From: a@example.org\r\nSubject: x\r\n"
 @example(b"a\r\n", [len(HEAD)], True)  # our own lines in one piece, what came in after them in another
 @example(b"a\r\n", [len(HEAD) + 1, len(HEAD) + 2, len(HEAD) + 4], True)
 @example(b"", [], False)
-def test_a_message_in_pieces_is_signed_like_the_whole(body: bytes, cuts: list[int], bodied: bool) -> None:
+def test_a_message_in_slices_gets_the_same_signature(body: bytes, cuts: list[int], bodied: bool) -> None:
     message = HEAD + (b"\r\n" + body if bodied else b"")
     ends = sorted({min(cut, len(message)) for cut in cuts} | {0, len(message)})
     pieces = [message[start:end] for start, end in pairwise(ends)]
@@ -105,7 +105,7 @@ def test_a_message_in_pieces_is_signed_like_the_whole(body: bytes, cuts: list[in
 
 
 @given(st.lists(st.sampled_from([b" ", b"\t", b"\r\n ", b"\r\n\t", b"a", b"B:", b"\xc3\xa9"]), max_size=30).map(b"".join))
-def test_relaxed_headers(value: bytes) -> None:
+def test_headers_are_canonicalized(value: bytes) -> None:
     [(name, expected)] = Relaxed.canonicalize_headers([(b"X-Name", value)])
     assert dkim.relaxed_header(b"X-Name", value) == name + b":" + expected
 
@@ -119,7 +119,7 @@ TEXTS = st.lists(st.sampled_from([b" ", b"\t", b"\r\n", b"a", b".", b"  ", b"\xc
     TEXTS, st.lists(st.sampled_from([b"Subject: x", b"To: a@b.example", b"List-Id:\r\n  y", b"X-A: b", b"from: c@d.example"]), max_size=6)
 )
 @example(b"", [])
-def test_what_we_sign_verifies(body: bytes, fields: list[bytes]) -> None:
+def test_signatures_verify(body: bytes, fields: list[bytes]) -> None:
     message = b"\r\n".join([b"From: news@acme.example", *fields, b"", body])
     signed = dkim.sign(message, "acme.example", [("r", RSA), ("e", ED)], NOW, LONG) + message
     assert verify(signed, 0)
@@ -128,11 +128,11 @@ def test_what_we_sign_verifies(body: bytes, fields: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("message", [MESSAGE, MESSAGE.partition(b"\r\n\r\n")[0] + b"\r\n", MESSAGE.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"])
-def test_with_and_without_a_body(message: bytes) -> None:
+def test_messages_with_and_without_a_body_are_signed(message: bytes) -> None:
     assert verify(dkim.sign(message, "acme.example", [("e", ED)], NOW, LONG) + message)
 
 
-def test_the_field() -> None:
+def test_the_signature_field_has_all_tags() -> None:
     block = dkim.sign(MESSAGE, "acme.example", [("e", ED), ("r", RSA)], NOW)
     assert block.endswith(b"\r\n") and not re.search(rb"\r(?!\n)|(?<!\r)\n", block)
     assert all(len(line) <= 78 for line in block.split(b"\r\n"))
@@ -151,7 +151,7 @@ def test_the_field() -> None:
     )
 
 
-def test_no_line_of_the_field_is_too_long() -> None:
+def test_the_signature_field_is_folded() -> None:
     """5322 §2.1.1: at most 78 characters, however long selector and domain are (and as far as they can be folded)."""
     domain, rsa, ed = "notifications.some-customer.acme.example", "m20261121-long-selector", "m20261121-long-selector-ed"
     block = dkim.sign(MESSAGE, domain, [(rsa, RSA), (ed, ED)], NOW, LONG)
@@ -173,14 +173,14 @@ def test_no_line_of_the_field_is_too_long() -> None:
     ],
 )
 @pytest.mark.parametrize("on_top", [True, False])
-def test_a_field_added_on_the_way_breaks_the_signature(added: bytes, on_top: bool) -> None:
+def test_an_added_field_breaks_the_signature(added: bytes, on_top: bool) -> None:
     signature = dkim.sign(MESSAGE, "acme.example", [("e", ED)], NOW, LONG)
     assert verify(signature + MESSAGE)
     changed = added + b"\r\n" + MESSAGE if on_top else MESSAGE.replace(b"\r\n\r\n", b"\r\n" + added + b"\r\n\r\n", 1)
     assert not verify(signature + changed)
 
 
-def test_refolding_and_respacing_on_the_way_does_not() -> None:
+def test_refolding_keeps_the_signature_valid() -> None:
     signature = dkim.sign(MESSAGE, "acme.example", [("r", RSA)], NOW, LONG)
     changed = MESSAGE.replace(b"folded\r\n\tonce  and", b"folded once\r\n and").replace(b"Hi  there\t ", b"Hi there")
     assert changed != MESSAGE
@@ -188,7 +188,7 @@ def test_refolding_and_respacing_on_the_way_does_not() -> None:
 
 
 @pytest.mark.parametrize("message", [b"To: a@b.example\r\n\r\nx", b"", b"\r\nx", b"From: a@b.example\r\nno field\r\n\r\nx"])
-def test_what_cannot_be_signed(message: bytes) -> None:
+def test_invalid_headers_are_not_signed(message: bytes) -> None:
     with pytest.raises(DkimError):
         dkim.sign(message, "acme.example", [("e", ED)], NOW)
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_signed(message: bytes) -> None:
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_keys() -> None:
+def test_keys_are_generated_and_loaded() -> None:
     assert (RSA.private.key_size, dkim.public_value(RSA), dkim.public_value(ED)) == (2048, RSA_PUBLIC, ED_PUBLIC)  # type: ignore[union-attr]
     assert len(ED_PUBLIC) == 44
     assert dkim.dns_record("rsa", "MIIB") == "v=DKIM1; k=rsa; p=MIIB"
@@ -206,7 +206,7 @@ def test_keys() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "der"), [("rsa", ED_DER), ("ed25519", RSA_DER), ("rsa", b""), ("rsa", b"garbage"), ("ed25519", ED_DER[:-1])]
 )
-def test_keys_that_cannot_be_loaded(algorithm: dkim.Algorithm, der: bytes) -> None:
+def test_invalid_keys_are_refused(algorithm: dkim.Algorithm, der: bytes) -> None:
     with pytest.raises(DkimError):
         dkim.load_key(algorithm, der)
 

@@ -1,4 +1,4 @@
-"""DKIM key records and their tags (RFC 6376 §3.2, §3.6.1). Each mistake in a real zone: tests/domains/test_mistakes."""
+"""DKIM key records and their tags (RFC 6376 §3.2, §3.6.1). Mistakes in real zones: tests/domains/test_mistakes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mailsvc.mail.authentication.tags import TagError
 WANTED = "v=DKIM1; k=ed25519; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
 
 
-def test_tags() -> None:
+def test_tags_are_parsed() -> None:
     assert tags.parse(" v = DKIM1 ; p= a b;") == {"v": "DKIM1", "p": "a b"}
     assert list(tags.parse("b=1;a=;c==")) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize("text", ["", ";", "v", "v=1;v=2", "1=2", "=", "a=b;;c=d", "a b=c"])
-def test_what_are_no_tags(text: str) -> None:
+def test_invalid_tags_are_refused(text: str) -> None:
     with pytest.raises(TagError):
         tags.parse(text)
 
@@ -45,14 +45,14 @@ def test_what_are_no_tags(text: str) -> None:
         (WANTED + "; s=other", "service"),
     ],
 )
-def test_comparison(text: str, fault: str | None) -> None:
+def test_keys_are_compared_with_records(text: str, fault: str | None) -> None:
     wrong = dkim_key.compare(text, WANTED)
     assert (wrong and wrong.fault) == fault
 
 
 @settings(max_examples=200)
 @given(st.text(st.sampled_from(list('vpkthsa=; :y1DKIM\\"\t')), max_size=40))
-def test_any_text_is_judged(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     wrong = dkim_key.compare(text, WANTED)
     assert wrong is not None and wrong.why
     dmarc.parse(text)

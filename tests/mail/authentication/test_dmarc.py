@@ -1,4 +1,4 @@
-"""DMARC policies as text, and the names of the tree walk (RFC 9989 §4.7, §4.10)."""
+"""DMARC policies, and the tree walk (RFC 9989 §4.7, §4.10)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mailsvc.mail.authentication import dmarc
         ("", False),
     ],
 )
-def test_what_is_a_policy(text: str, yes: bool) -> None:
+def test_policy_records_are_recognized(text: str, yes: bool) -> None:
     assert dmarc.is_dmarc(text) is yes
 
 
-def test_tags() -> None:
+def test_tags_are_parsed() -> None:
     record = dmarc.parse("v=DMARC1; p=Reject; sp=quarantine; np=none; adkim=s; aspf=r; t=y; psd=n; rua=mailto:a@x.test, mailto:b@x.test;")
     assert record is not None
     assert (record.policy, record.subdomains, record.absent) == ("reject", "quarantine", "none")
@@ -32,7 +32,7 @@ def test_tags() -> None:
     assert record.reports == ("mailto:a@x.test", "mailto:b@x.test") and record.notes == ()
 
 
-def test_removed_tags_do_not_count_and_are_told() -> None:
+def test_removed_tags_are_ignored_and_reported() -> None:
     record = dmarc.parse("v=DMARC1; p=quarantine; pct=10; rf=afrf; ri=1; unknown=1")
     assert record is not None and record.policy == "quarantine"
     assert [note.split("=")[0] for note in record.notes] == ["pct", "rf", "ri"]
@@ -49,12 +49,12 @@ def test_removed_tags_do_not_count_and_are_told() -> None:
         ("v=DMARC1; reject", None),
     ],
 )
-def test_policies_that_are_not_as_they_should_be(text: str, policy: str | None) -> None:
+def test_faulty_policies_are_reported(text: str, policy: str | None) -> None:
     record = dmarc.parse(text)
     assert (record and record.policy) == policy
 
 
-def test_several_policies_discard_each_other() -> None:
+def test_several_policies_invalidate_each_other() -> None:
     assert dmarc.only(["v=DMARC1; p=none", "v=DMARC1; p=reject"]) is None
     assert dmarc.only(["x", "v=DMARC1; p=reject"]) is not None
     assert dmarc.only([]) is None
@@ -80,11 +80,11 @@ def test_several_policies_discard_each_other() -> None:
         ),
     ],
 )
-def test_the_tree_walk(domain: str, names: list[str]) -> None:
+def test_the_tree_walk_lists_parent_domains(domain: str, names: list[str]) -> None:
     assert list(dmarc.walk(domain)) == names
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=100))
-def test_the_tree_walk_never_asks_more_than_eight_times(labels: list[str]) -> None:
+def test_the_tree_walk_has_at_most_eight_lookups(labels: list[str]) -> None:
     names = list(dmarc.walk(".".join(labels)))
     assert len(names) <= 8 and names[-1] == labels[-1] and len(set(names)) == len(names)

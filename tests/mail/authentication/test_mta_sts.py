@@ -1,4 +1,4 @@
-"""MTA-STS: the announcing record and the policy (RFC 8461 §3, §4)."""
+"""MTA-STS: the TXT record and the policy (RFC 8461 §3, §4)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ GOOD = b"version: STSv1\r\nmode: enforce\r\nmx: mail.example.com\r\nmx: *.exampl
         (["v=STSv1; nonsense; id=a;"], None),
     ],
 )
-def test_a_policy_is_announced_by_exactly_one_good_record(records: list[str], found: str | None) -> None:
+def test_exactly_one_valid_record_announces_a_policy(records: list[str], found: str | None) -> None:
     assert policy_id(records) == found
 
 
-def test_a_policy_is_read() -> None:
+def test_a_policy_is_parsed() -> None:
     assert parse(GOOD) == Policy("enforce", 604800, ("mail.example.com", "*.example.net"))
     assert parse(GOOD.replace(b"\r\n", b"\n")) == parse(GOOD)
     assert parse(GOOD + b"new_key: what it may be\r\n") == parse(GOOD)
@@ -65,7 +65,7 @@ def test_a_policy_is_read() -> None:
         b"<html>not found</html>",
     ],
 )
-def test_what_is_no_policy_is_refused(body: bytes) -> None:
+def test_invalid_policies_are_refused(body: bytes) -> None:
     with pytest.raises(BadPolicy):
         parse(body)
 
@@ -82,12 +82,12 @@ def test_what_is_no_policy_is_refused(body: bytes) -> None:
         ("xmail.example.com", False),
     ],
 )
-def test_a_star_is_one_label(host: str, allowed: bool) -> None:
+def test_a_wildcard_matches_one_label(host: str, allowed: bool) -> None:
     assert parse(GOOD).allows(host) is allowed
 
 
 @given(st.binary(max_size=200))
-def test_no_octets_break_the_reader(body: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     try:
         parse(body)
     except BadPolicy as error:
@@ -95,6 +95,6 @@ def test_no_octets_break_the_reader(body: bytes) -> None:
 
 
 @given(st.lists(st.text(max_size=40), max_size=4))
-def test_no_records_break_the_announcement(records: list[str]) -> None:
+def test_any_records_are_parsed_or_ignored(records: list[str]) -> None:
     found = policy_id(records)
     assert found is None or found.isalnum()

@@ -1,4 +1,4 @@
-"""SPF records as text: terms and macros (RFC 7208 §4.6, §5, §7)."""
+"""SPF records: terms and macros (RFC 7208 §4.6, §5, §7)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SIX = Asked(ip_address("2001:db8::cb01"), "strong-bad@email.example.com")
 
 
 @pytest.mark.parametrize(("text", "yes"), [("v=spf1", True), ("V=SPF1 -all", True), ("v=spf10", False), ("v=spf1-all", False), ("", False)])
-def test_what_is_an_spf_record(text: str, yes: bool) -> None:
+def test_spf_records_are_recognized(text: str, yes: bool) -> None:
     assert spf.is_spf(text) is yes
 
 
-def test_terms() -> None:
+def test_terms_are_parsed() -> None:
     first, last = (
         "v=spf1  +a ~mx:example.org/24//64 -INCLUDE:x.example ?ip4:192.0.2.7/24",
         "ip6:2001:db8::/32 exists:%{i}.x.example all x=",
@@ -66,7 +66,7 @@ def test_terms() -> None:
         "v=spf1 " + "a " * 4100,
     ],
 )
-def test_one_wrong_term_spoils_the_record(text: str) -> None:
+def test_one_invalid_term_invalidates_the_record(text: str) -> None:
     with pytest.raises(SpfError):
         spf.parse(text)
 
@@ -98,7 +98,7 @@ def test_one_wrong_term_spoils_the_record(text: str) -> None:
         ("%{h}", "mx.example.org"),
     ],
 )
-def test_the_macros_of_the_standard(macro: str, expected: str) -> None:
+def test_the_macros_of_the_rfc_are_expanded(macro: str, expected: str) -> None:
     assert spf.expand(macro, "email.example.com", ASKED) == expected
 
 
@@ -107,7 +107,7 @@ def test_an_ipv6_address_is_expanded_by_nibbles() -> None:
     assert spf.expand("%{ir}.%{v}._spf.%{d2}", "email.example.com", SIX) == f"{nibbles}.ip6._spf.example.com"
 
 
-def test_an_expanded_name_is_shortened_from_the_left() -> None:
+def test_a_long_expanded_name_is_shortened_from_the_left() -> None:
     name = spf.expand("a." * 130 + "example.com", "example.com", ASKED)
     assert len(name) <= 253 and name.endswith(".a.example.com")
 
@@ -121,13 +121,13 @@ def test_an_expanded_name_is_shortened_from_the_left() -> None:
         ("192.0.2.3", ("2001:db8::1",), False),
     ],
 )
-def test_networks(address: str, candidates: tuple[str, ...], within: bool) -> None:
+def test_networks_are_matched(address: str, candidates: tuple[str, ...], within: bool) -> None:
     assert spf.within(ip_address(address), candidates, 24, 64) is within
 
 
 @settings(max_examples=200)
 @given(st.text(st.sampled_from(list("v=spf1 a:mx/ip4ip6include%{slod}r-.+~?0129redirect=exp all")), max_size=60))
-def test_any_text_is_a_record_or_an_error(text: str) -> None:
+def test_any_text_gives_a_record_or_an_error(text: str) -> None:
     try:
         record = spf.parse("v=spf1 " + text)
     except SpfError:

@@ -1,4 +1,4 @@
-"""Notifications, read back as their receivers read them."""
+"""Delivery status notifications, parsed as receivers parse them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parsed(notice: Notification) -> Any:
     return message
 
 
-def test_the_frame() -> None:
+def test_a_report_has_the_standard_structure() -> None:
     message = parsed(NOTICE)
     assert message["Content-Type"].params["report-type"] == "delivery-status" and message["Auto-Submitted"] == "auto-replied"
     assert (message["From"], message["To"]) == ("Mail Delivery System <mailer-daemon@example.com>", "me@example.com")
@@ -47,7 +47,7 @@ def test_the_frame() -> None:
     assert [part.get_content_type() for part in message.get_payload()] == ["text/plain", "message/delivery-status", "text/rfc822-headers"]
 
 
-def test_what_became_of_each() -> None:
+def test_each_recipient_has_its_status() -> None:
     fates = (
         *NOTICE.fates,
         Fate("ü@b.example", "delayed", "mx.b.example answered 451 4.7.1 later.", NOW),
@@ -62,7 +62,7 @@ def test_what_became_of_each() -> None:
     assert blocks[1]["Diagnostic-Code"] is None and blocks[1]["Final-Recipient"] == "utf-8; \\x{FC}@b.example"
 
 
-def test_what_another_server_told() -> None:
+def test_the_reply_of_the_remote_server_is_included() -> None:
     fates = (Fate("a@b.example", "delivered", "", NOW, None, "mx.b.example"), Fate("l@b.example", "expanded", "250 ok", NOW))
     message = parsed(attrs.evolve(NOTICE, fates=fates))
     _, *blocks = message.get_payload()[1].get_payload()
@@ -73,7 +73,7 @@ def test_what_another_server_told() -> None:
     assert message["Subject"] == "Your mail was delivered"
 
 
-def test_about_a_mail_with_smtputf8_addresses_are_as_people_write_them() -> None:
+def test_addresses_are_readable_in_reports_about_smtputf8_mail() -> None:
     fates = (Fate("ü@b.example", "failed", "550 5.1.1 no", NOW, "utf-8;ö+1@b.example"), Fate("a@b.example", "failed", "550 no", NOW))
     notice = attrs.evolve(NOTICE, fates=fates, smtputf8=True, to="mé@example.com")
     octets = dsn.compose(notice)
@@ -92,7 +92,7 @@ def test_about_a_mail_with_smtputf8_addresses_are_as_people_write_them() -> None
     assert seven is not None and [(fate.final, fate.status) for fate in seven.fates] == [("ü@b.example", "5.1.1"), ("a@b.example", "5.0.0")]
 
 
-def test_no_more_of_the_mail_goes_back_than_was_asked_for() -> None:
+def test_only_the_requested_part_of_the_message_is_returned() -> None:
     assert b"the body" not in dsn.compose(NOTICE)
     assert "Subject: Grüße".encode() in dsn.compose(NOTICE)
     full = parsed(attrs.evolve(NOTICE, full=True)).get_payload()[2]
@@ -110,11 +110,11 @@ def test_no_more_of_the_mail_goes_back_than_was_asked_for() -> None:
         ("250 2.1.5 ok", "relayed", "2.1.5"),
     ],
 )
-def test_a_status_agrees_with_the_action(said: str, action: Any, status: str) -> None:
+def test_status_and_action_agree(said: str, action: Any, status: str) -> None:
     assert Fate("a@b.example", action, said, NOW).status == status
 
 
-def test_nothing_that_others_wrote_makes_a_line() -> None:
+def test_foreign_text_cannot_inject_lines() -> None:
     octets = dsn.compose(
         attrs.evolve(NOTICE, about="<a>\r\nX-Evil: 1", fates=(Fate("a@b.example", "failed", "550 x\r\nAction: relayed", NOW),))
     )

@@ -1,4 +1,4 @@
-"""A connection that serves one request after another: only to the place and the address that it was made to, and checked each time."""
+"""HttpConnection: reused only for the same host, port and address, which are checked for each request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from mailsvc.net.address_guard import networks
-from mailsvc.net.fetch import Fetcher, Line, NoAnswer
+from mailsvc.net.fetch import Fetcher, FetchError, HttpConnection
 from mailsvc.net.urls import Rules
 from tests.net.test_fetch import Names, contexts
 from tests.smtp.listener import Certificate
@@ -54,10 +54,12 @@ class World:
     port: int
     peer: Any  # the factory of Peer: `addresses` of the connections that it had
     names: Names
-    line: Line
+    connection: HttpConnection
 
     async def ask(self, path: str = "", host: str = "shop.example", **more: Any) -> Any:
-        reply = await self.line.ask("POST", f"http://{host}:{self.port}/{path}", **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more))
+        reply = await self.connection.fetch(
+            "POST", f"http://{host}:{self.port}/{path}", **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more)
+        )
         return reply.status
 
     @property
@@ -73,25 +75,25 @@ async def world() -> AsyncIterator[World]:
     peer.noisy, peer.answers, peer.addresses, peer.gone = False, [], [], None
     port = await TCP4ServerEndpoint(reactor, 0).listen(peer)
     names = Names([("127.0.0.1",)])
-    made = World(port.getHost().port, peer, names, Fetcher(reactor, names, RULES).line())
+    made = World(port.getHost().port, peer, names, Fetcher(reactor, names, RULES).connection())
     yield made
-    made.line.close()
+    made.connection.close()
     await port.stopListening()
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_connection_serves_until_it_is_closed(world: World) -> None:
+async def test_a_connection_is_reused_until_it_is_closed(world: World) -> None:
     assert [await world.ask(f"{n}") for n in range(5)] == [200] * 5
     assert (world.connections, world.names.asked) == (1, 5)  # looked up each time
     world.peer.gone = gone = Deferred()
-    world.line.close()
+    world.connection.close()
     await gone
     assert await world.ask() == 200
     assert world.connections == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_another_address_is_another_connection(world: World) -> None:
+async def test_a_changed_address_needs_a_new_connection(world: World) -> None:
     world.names.answers = [("127.0.0.1",), ("127.0.0.3", "127.0.0.1"), ("127.0.0.2",), ("127.0.0.2",)]
     assert [await world.ask() for _ in range(4)] == [200] * 4
     assert world.peer.addresses == ["127.0.0.1", "127.0.0.2"]  # the second answer still had the first
@@ -99,18 +101,18 @@ async def test_another_address_is_another_connection(world: World) -> None:
 
 @pytest.mark.parametrize("answer", [("127.0.0.9",), ("127.0.0.1", "10.0.0.1"), ("169.254.169.254",)])
 @pytest_twisted.ensureDeferred
-async def test_a_name_that_leads_astray_now_is_not_asked_over_what_is_open(world: World, answer: tuple[str, ...]) -> None:
+async def test_a_host_with_a_forbidden_address_is_refused_on_an_open_connection(world: World, answer: tuple[str, ...]) -> None:
     world.names.answers = [("127.0.0.1",), answer]
     assert await world.ask() == 200
     world.peer.gone = gone = Deferred()
-    with pytest.raises(NoAnswer, match="may not be connected to"):
+    with pytest.raises(FetchError, match="may not be connected to"):
         await world.ask()
     await gone
     assert world.connections == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_another_place_is_another_connection(world: World) -> None:
+async def test_another_host_or_port_needs_a_new_connection(world: World) -> None:
     assert [await world.ask(host="shop.example"), await world.ask(host="other.example"), await world.ask(host="other.example")] == [200] * 3
     assert world.connections == 2
 
@@ -125,44 +127,44 @@ async def test_another_place_is_another_connection(world: World) -> None:
     ids=["it says so", "an answer that is cut", "no end but the end"],
 )
 @pytest_twisted.ensureDeferred
-async def test_some_answers_end_a_connection(world: World, answer: bytes) -> None:
+async def test_some_responses_close_the_connection(world: World, answer: bytes) -> None:
     world.peer.answers = [answer]
     assert [await world.ask(), await world.ask()] == [200, 200]
     assert world.connections == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_hangs_up_between_two_requests_is_asked_once_more(world: World) -> None:
+async def test_a_connection_closed_while_idle_is_opened_again(world: World) -> None:
     world.peer.answers = [OK, None, OK]
     assert [await world.ask(), await world.ask()] == [200, 200]
     assert world.connections == 2
     world.peer.answers = [None, None]
-    with pytest.raises(NoAnswer):
+    with pytest.raises(FetchError):
         await world.ask()
     assert world.connections == 3  # once
     world.peer.answers = [None]
-    with pytest.raises(NoAnswer):
+    with pytest.raises(FetchError):
         await world.ask()
     assert world.connections == 4  # nobody had hung up on the first request of a connection
 
 
 @pytest_twisted.ensureDeferred
-async def test_half_an_answer_is_not_asked_for_again(world: World) -> None:
+async def test_an_incomplete_response_is_not_requested_again(world: World) -> None:
     world.peer.answers = [OK, b"HTTP/1.1 200 OK\r\nContent-Le"]
     assert await world.ask() == 200
-    with pytest.raises(NoAnswer, match="no whole answer within"):
+    with pytest.raises(FetchError, match="no complete response within"):
         await world.ask(seconds=0.1)
     assert world.connections == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_answer_to_nothing_answers_nothing(world: World) -> None:
+async def test_an_unexpected_response_is_not_used(world: World) -> None:
     world.peer.answers = [OK + b"HTTP/1.1 418 Smuggled\r\nContent-Length: 0\r\n\r\n", OK]
     assert [await world.ask(), await world.ask()] == [200, 200]
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_answer_has_its_own_allowance(world: World) -> None:
+async def test_the_size_limit_applies_to_each_response(world: World) -> None:
     filled = b"HTTP/1.1 200 OK\r\nX: " + b"x" * 15_000 + b"\r\nContent-Length: 0\r\n\r\n"
     world.peer.answers = [filled] * 6  # more than one answer may have, together
     assert [await world.ask() for _ in range(6)] == [200] * 6
@@ -170,7 +172,7 @@ async def test_every_answer_has_its_own_allowance(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_over_tls_one_handshake_serves_them_all(tmp_path: Path) -> None:
+async def test_one_tls_handshake_serves_several_requests(tmp_path: Path) -> None:
     from twisted.internet import reactor
 
     peer: Any = Factory.forProtocol(Peer)
@@ -179,13 +181,13 @@ async def test_over_tls_one_handshake_serves_them_all(tmp_path: Path) -> None:
     secured = TLSMemoryBIOFactory(contexts(certificate, handshakes), False, peer)
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(secured)
     trust = trustRootFromCertificates([TwistedCertificate.loadPEM(certificate.certificate.read_bytes())])
-    line = Fetcher(reactor, Names([("127.0.0.1",)]), RULES, trust).line()
+    connection = Fetcher(reactor, Names([("127.0.0.1",)]), RULES, trust).connection()
     with capturedLogs() as logs:
         for _ in range(3):
-            reply = await line.ask("POST", f"https://shop.example:{port.getHost().port}/", seconds=5, keep=10, body=b"{}")
+            reply = await connection.fetch("POST", f"https://shop.example:{port.getHost().port}/", seconds=5, keep=10, body=b"{}")
             assert reply.status == 200
         peer.gone = gone = Deferred()
-        line.close()
+        connection.close()
         await gone
     assert handshakes == [b"shop.example"]
     assert [each for each in logs if each["log_level"].name != "info"] == []
