@@ -377,7 +377,9 @@ class Daemon:
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
-            checks={"start": self.started, "database": self.monitoring.writable, "heartbeat": self.fresh, "clock": self.monitoring.punctual},
+            checks={
+                "start": self.started, "database": self.monitoring.writable, "heartbeat": self.fresh, "clock": self.monitoring.punctual,
+            },
             remarks={"ledger": self.monitoring.numbered, "connections": self.monitoring.connected, "keys": self.database.keys_rejected},
             domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, settings.region),
             events=events, links=Links(self.fetcher, self.limits.message),

@@ -102,9 +102,6 @@ class _Page:
         self.pre = 0
         self.link = ("", 0)  # its URL, and where its text begins
         self.image = False
-<<<<<<< HEAD
-=======
->>>>>>> 6c795c7 (Commands, doctor, metrics, formats and network speak plain English; large text is encoded in slices)
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self.depth += 1
@@ -149,11 +146,7 @@ class _Page:
             self.space = " " if text[-1] == " " else ""
 
     def comment(self, _text: str) -> None:
-<<<<<<< HEAD
-        """Comments are not shown."""
-=======
         """Comments are ignored."""
->>>>>>> 6c795c7 (Commands, doctor, metrics, formats and network speak plain English; large text is encoded in slices)
 
     def close(self) -> str:
         text = "".join(self.out)
