@@ -51,7 +51,7 @@ class Reservation:
 
 @attrs.define
 class World:
-    """Everything that the door speaks to."""
+    """Everything that intake uses."""
 
     answer: Any = Accepted()
     error: Exception | None = None

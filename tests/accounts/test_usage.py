@@ -79,7 +79,7 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     assert values["mailsvc_quota_accounts", "80"] == 1 and values["mailsvc_quota_accounts", "100"] == 1
     assert values["mailsvc_quota_left", str(lonely.number), "day"] == 5
 
-    clock.advance(86400)  # the next day counts anew, and tells anew
+    clock.advance(86400)  # the next day starts at zero and warns again
     await first.quotas.take(account.id, None, 100)
     await round_of_both()
     assert len(mail.sent) == 7 and await _warned(pool, account.id) == 100

@@ -7,7 +7,7 @@ from datetime import timedelta
 import attrs
 import pytest_twisted
 
-from mailsvc.outcome import Deferred as PutOff
+from mailsvc import outcome
 from mailsvc.outcome import Uncertain
 from mailsvc.store.domains.checks import Result
 from tests.domains.rig import Rig
@@ -27,7 +27,7 @@ async def test_deleting_a_domain_ends_its_queued_mail(rig: Rig) -> None:
     delayed, uncertain, sending = mail(lease=house.lease), mail(lease=house.lease), mail(lease=house.lease)
     theirs = attrs.evolve(email(account=rig.account.id), domain_id=other.id)
     await house.accept(queued, scheduled, delayed, uncertain, sending, theirs)  # type: ignore[arg-type]
-    await house.settle(delayed, PutOff("451 later", NOW + MINUTE))  # type: ignore[arg-type]
+    await house.settle(delayed, outcome.Deferred("451 later", NOW + MINUTE))  # type: ignore[arg-type]
     await house.settle(uncertain, Uncertain("lost", NOW + MINUTE))  # type: ignore[arg-type]
     assert await rig.domains.delete(rig.account.id, domain.id) == domain
     states = [await house.statuses(one) for one in (queued, scheduled, delayed, uncertain, sending, theirs)]  # type: ignore[arg-type]

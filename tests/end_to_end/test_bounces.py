@@ -89,7 +89,7 @@ Diagnostic-Code: smtp; 552 5.2.2 Over quota
 """
 
 
-def test_who_asks_is_told_what_became_of_a_mail(daemon: Daemon) -> None:
+def test_requested_notifications_report_the_outcome(daemon: Daemon) -> None:
     """The sandbox offers DSN: of the delivery it tells itself, and that goes on to the envelope sender, whoever it is."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -253,13 +253,13 @@ def test_a_shutdown_lets_bodies_finish() -> None:
 
 def test_counters_release_memory() -> None:
     world = World()
-    failures, crowd = LoginFailures(world.clock, 2), ConnectionLimits(1)
+    failures, limits = LoginFailures(world.clock, 2), ConnectionLimits(1)
     failures.add("a")
     world.clock.advance(40)
     failures.add("a")
     assert failures.exceeded("a") and not failures.exceeded("b")
     world.clock.advance(30)
     assert not failures.exceeded("a")
-    assert crowd.enter("a") and not crowd.enter("a") and crowd.enter("b")
-    crowd.leave("a")
-    assert crowd.enter("a") and len(crowd) == 2
+    assert limits.enter("a") and not limits.enter("a") and limits.enter("b")
+    limits.leave("a")
+    assert limits.enter("a") and len(limits) == 2

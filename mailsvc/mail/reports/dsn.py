@@ -1,6 +1,6 @@
-"""Delivery status notifications (RFC 3464, in the frame of RFC 6522): what became of a mail, told to whoever sent it.
+"""Delivery status notifications (RFC 3464, inside RFC 6522 reports): the outcome of an email, reported to its sender.
 
-One about a mail with SMTPUTF8 is in the forms of RFC 6533: addresses are in it as people write them.
+A notification about an SMTPUTF8 email uses the forms of RFC 6533: addresses are in UTF-8.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Fate:
 
     @property
     def status(self) -> str:
-        """3463: that of the reply when it agrees with what became of it, else the class alone."""
+        """3463: the status of the reply if it agrees with the outcome, otherwise only the class."""
         first = _CLASSES[self.action]
         found = _ENHANCED.match(self.said) or re.search(r"answered \d{3} ([245]\.\d{1,3}\.\d{1,3})\s", self.said)
         return found[1] if found and found[1][0] == first else f"{first}.0.0"

@@ -199,7 +199,7 @@ TALKS = {
     "354 to BDAT": ("250 ok|250 ok|550 no|334 go", [None, 550], True, False),
     "354 to BDAT for nobody": ("250 ok|550 no|550 no|354 go", [550, 550], True, False),
     "refused": ("250 ok|550 no|250 ok|554 5.7.1 spam", [550, 554], True, True),
-    "put off": ("250 ok|550 no|250 ok|451 4.3.0 later", [550, 451], True, True),
+    "deferred": ("250 ok|550 no|250 ok|451 4.3.0 later", [550, 451], True, True),
     "BDAT unknown": ("250 ok|550 no|250 ok|500 5.5.1 unknown", [550, None], False, False),
     "BDAT not implemented": ("250 ok|250 ok|250 ok|502 5.5.1 not implemented", [None, None], False, False),
     "BDAT out of order": ("250 ok|250 ok|250 ok|503 5.5.1 DATA expected", [None, None], False, False),

@@ -73,7 +73,7 @@ def yes() -> bool:
     return True
 
 
-# The fence
+# The write guard
 
 
 @pytest_twisted.ensureDeferred

@@ -1,4 +1,4 @@
-"""Addresses that an account must not write to: left out at the door and at release, put on the list by a bounce."""
+"""Suppressed addresses: left out when an email is accepted or released, and added by a hard bounce."""
 
 from __future__ import annotations
 

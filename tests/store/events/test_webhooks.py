@@ -1,4 +1,4 @@
-"""Endpoints, the outbox that the ledger fills for them, and what became of each message."""
+"""Endpoints, the outbox that the ledger fills for them, and the result of each message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALL = ("email.sent", "email.delivered", "email.canceled")
 
 
 @attrs.define
-class Desk:
+class Setup:
     """The tables of webhooks, for one account that there is."""
 
     house: House
@@ -76,24 +76,24 @@ class Desk:
 
 
 @pytest_twisted.async_fixture
-async def desk(house: House) -> Desk:
+async def setup(house: House) -> Setup:
     clock = Clock()
     clock.advance(NOW.timestamp() - 1)  # endpoints hear of what happens after they were made
     account = await Accounts(house.pool, clock).create("Acme", notify="admin@acme.example")
     outbox = Outbox(house.pool, house.clock, ENCRYPTION)
-    return Desk(house, account.id, clock, Webhooks(house.pool, clock, ENCRYPTION), outbox, WebhookLog(house.pool))
+    return Setup(house, account.id, clock, Webhooks(house.pool, clock, ENCRYPTION), outbox, WebhookLog(house.pool))
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_endpoint_hears_of_its_types_and_nobody_elses(desk: Desk) -> None:
-    both, sent = await desk.subscribe(), await desk.subscribe("email.sent")
-    other = await Accounts(desk.house.pool, desk.clock).create("Other")
-    await desk.subscribe(account=other.id)
-    off = await desk.subscribe()
-    await desk.webhooks.change(desk.account, off.id, status="disabled")
-    [mail] = await desk.happen()
-    await desk.house.emails.cancel(desk.account, mail.email_id, NOW)
-    claimed = await desk.claim()
+async def test_an_endpoint_hears_of_its_types_and_nobody_elses(setup: Setup) -> None:
+    both, sent = await setup.subscribe(), await setup.subscribe("email.sent")
+    other = await Accounts(setup.house.pool, setup.clock).create("Other")
+    await setup.subscribe(account=other.id)
+    off = await setup.subscribe()
+    await setup.webhooks.change(setup.account, off.id, status="disabled")
+    [mail] = await setup.happen()
+    await setup.house.emails.cancel(setup.account, mail.email_id, NOW)
+    claimed = await setup.claim()
     told = sorted((due.webhook_id, due.fact.type) for due in claimed if due.fact is not None)
     assert told == sorted([(both.id, "email.sent"), (both.id, "email.delivered"), (sent.id, "email.sent")])
     assert {due.secret for due in claimed} == {SECRET}
@@ -101,306 +101,306 @@ async def test_an_endpoint_hears_of_its_types_and_nobody_elses(desk: Desk) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_canceling_is_no_event_for_readers(desk: Desk) -> None:
-    await desk.subscribe()
-    mail = email(account=desk.account, scheduled_at=NOW + DAY)
-    await desk.house.accept(mail)
-    await desk.house.emails.cancel(desk.account, mail.email_id, NOW)
-    assert await desk.house.books.number(100) == 2
-    assert await desk.house.count("event_log") == 1
-    assert await desk.waiting() == 0
+async def test_canceling_is_no_event_for_readers(setup: Setup) -> None:
+    await setup.subscribe()
+    mail = email(account=setup.account, scheduled_at=NOW + DAY)
+    await setup.house.accept(mail)
+    await setup.house.emails.cancel(setup.account, mail.email_id, NOW)
+    assert await setup.house.books.number(100) == 2
+    assert await setup.house.count("event_log") == 1
+    assert await setup.waiting() == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_endpoint_does_not_hear_of_what_was_before(desk: Desk) -> None:
-    mail = email(account=desk.account)
-    await desk.house.accept(mail)
-    desk.clock.advance(60)
-    await desk.subscribe()
-    await desk.house.books.number(100)
-    assert await desk.waiting() == 0
+async def test_an_endpoint_does_not_hear_of_what_was_before(setup: Setup) -> None:
+    mail = email(account=setup.account)
+    await setup.house.accept(mail)
+    setup.clock.advance(60)
+    await setup.subscribe()
+    await setup.house.books.number(100)
+    assert await setup.waiting() == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_claimed_is_nobody_elses_until_the_claim_ends(desk: Desk) -> None:
-    await desk.subscribe("email.sent")
-    await desk.happen(10)
-    halves = await together(desk.claim(5), desk.claim(5))
+async def test_what_is_claimed_is_nobody_elses_until_the_claim_ends(setup: Setup) -> None:
+    await setup.subscribe("email.sent")
+    await setup.happen(10)
+    halves = await together(setup.claim(5), setup.claim(5))
     assert len({due.event_id for half in halves for due in half}) == 10
-    assert await desk.claim() == []
-    dues = await desk.claim(now=NOW + 2 * MINUTE)
+    assert await setup.claim() == []
+    dues = await setup.claim(now=NOW + 2 * MINUTE)
     assert len(dues) == 10
-    await desk.outbox.release(dues[:3], NOW + 2 * MINUTE, NOW + 3 * MINUTE)
-    await desk.outbox.release(dues[3:], NOW + 2 * MINUTE, NOW + 4 * MINUTE)  # not this claim
-    assert {due.event_id for due in await desk.claim(now=NOW + 2 * MINUTE)} == {due.event_id for due in dues[:3]}
+    await setup.outbox.release(dues[:3], NOW + 2 * MINUTE, NOW + 3 * MINUTE)
+    await setup.outbox.release(dues[3:], NOW + 2 * MINUTE, NOW + 4 * MINUTE)  # not this claim
+    assert {due.event_id for due in await setup.claim(now=NOW + 2 * MINUTE)} == {due.event_id for due in dues[:3]}
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_secret_that_cannot_be_decrypted_holds_up_no_other_endpoint(desk: Desk) -> None:
-    well, damaged = await desk.subscribe("email.delivered"), await desk.subscribe("email.delivered")
-    await desk.happen(2)
-    await desk.house.pool.run("UPDATE webhooks SET secret = %s WHERE id = %s", (b"\x01rubbish", damaged.id))
+async def test_a_secret_that_cannot_be_decrypted_holds_up_no_other_endpoint(setup: Setup) -> None:
+    well, damaged = await setup.subscribe("email.delivered"), await setup.subscribe("email.delivered")
+    await setup.happen(2)
+    await setup.house.pool.run("UPDATE webhooks SET secret = %s WHERE id = %s", (b"\x01rubbish", damaged.id))
     with capturedLogs() as logs:
-        assert {due.webhook_id for due in await desk.claim()} == {well.id}
+        assert {due.webhook_id for due in await setup.claim()} == {well.id}
     assert [event["webhook_id"] for event in logs if "webhook_id" in event] == [damaged.id]
-    assert await desk.waiting() == 4  # nothing is given up
-    assert [due.webhook_id for due in await desk.claim(now=NOW + 3 * MINUTE)] == [well.id] * 2
+    assert await setup.waiting() == 4  # nothing is given up
+    assert [due.webhook_id for due in await setup.claim(now=NOW + 3 * MINUTE)] == [well.id] * 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_success_failure_and_the_end(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    await desk.happen(3)
-    good, bad, late = await desk.claim()
-    await desk.settle(good, 204, "success")
-    await desk.fail(bad)
-    await desk.settle(late, 0, "failed")
-    assert sorted(await desk.statuses(webhook)) == ["attempting", "failed", "success"]
-    [again] = await desk.claim(now=NOW + 10 * MINUTE)
+async def test_success_failure_and_the_end(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(3)
+    good, bad, late = await setup.claim()
+    await setup.settle(good, 204, "success")
+    await setup.fail(bad)
+    await setup.settle(late, 0, "failed")
+    assert sorted(await setup.statuses(webhook)) == ["attempting", "failed", "success"]
+    [again] = await setup.claim(now=NOW + 10 * MINUTE)
     assert (again.event_id, again.tries) == (bad.event_id, 1)
-    await desk.settle(bad, 200, "success")  # an old claim: written down, and changes nothing
-    assert await desk.waiting() == 1
-    await desk.settle(again, 200, "success")
-    assert await desk.waiting() == 0
-    attempts, more = await desk.log.attempts(desk.account, webhook.id, bad.event_id, 2)
+    await setup.settle(bad, 200, "success")  # an old claim: written down, and changes nothing
+    assert await setup.waiting() == 1
+    await setup.settle(again, 200, "success")
+    assert await setup.waiting() == 0
+    attempts, more = await setup.log.attempts(setup.account, webhook.id, bad.event_id, 2)
     assert ([each.status for each in attempts], more) == ([200, 200], True)
-    [first], more = await desk.log.attempts(desk.account, webhook.id, bad.event_id, 2, attempts[-1].attempt_id)
+    [first], more = await setup.log.attempts(setup.account, webhook.id, bad.event_id, 2, attempts[-1].attempt_id)
     assert (first.status, first.response, first.seconds, first.next_at, more) == (500, "said", 0.5, NOW + 6 * MINUTE, False)
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    await desk.happen(2)
-    first, second = await desk.claim()
-    assert not await desk.fail(first)
-    assert (await desk.state(webhook)).failing_since == NOW + MINUTE
-    assert await desk.webhooks.to_notify(NOW) == []
-    [(told, to)] = await desk.webhooks.to_notify(NOW + MINUTE)
+async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(2)
+    first, second = await setup.claim()
+    assert not await setup.fail(first)
+    assert (await setup.state(webhook)).failing_since == NOW + MINUTE
+    assert await setup.webhooks.to_notify(NOW) == []
+    [(told, to)] = await setup.webhooks.to_notify(NOW + MINUTE)
     assert (told.id, told.failed_with, to) == (webhook.id, 500, ["admin@acme.example"])
-    await desk.webhooks.notified(told)
-    assert await desk.webhooks.to_notify(NOW + DAY) == []
-    assert not await desk.fail(second, NOW + 5 * DAY)
-    assert await desk.fail(second, NOW + 6 * DAY)
-    state = await desk.state(webhook)
+    await setup.webhooks.notified(told)
+    assert await setup.webhooks.to_notify(NOW + DAY) == []
+    assert not await setup.fail(second, NOW + 5 * DAY)
+    assert await setup.fail(second, NOW + 6 * DAY)
+    state = await setup.state(webhook)
     assert (state.status, state.disabled_why) == ("disabled", "All attempts failed for too long.")
-    [(told, _)] = await desk.webhooks.to_notify(NOW)
-    await desk.webhooks.notified(told)
-    assert await desk.webhooks.to_notify(NOW + 9 * DAY) == []
-    [ready] = await desk.outbox.ready(NOW + 9 * DAY)
+    [(told, _)] = await setup.webhooks.to_notify(NOW)
+    await setup.webhooks.notified(told)
+    assert await setup.webhooks.to_notify(NOW + 9 * DAY) == []
+    [ready] = await setup.outbox.ready(NOW + 9 * DAY)
     assert not ready.live
-    assert await desk.claim(now=NOW + 9 * DAY) == []
-    await desk.outbox.clear(webhook.id)
-    assert await desk.waiting() == 0
-    assert await desk.statuses(webhook) == ["failed", "failed"]
-    await desk.webhooks.change(desk.account, webhook.id, status="enabled")
-    assert (await desk.state(webhook)).failing_since is None
+    assert await setup.claim(now=NOW + 9 * DAY) == []
+    await setup.outbox.clear(webhook.id)
+    assert await setup.waiting() == 0
+    assert await setup.statuses(webhook) == ["failed", "failed"]
+    await setup.webhooks.change(setup.account, webhook.id, status="enabled")
+    assert (await setup.state(webhook)).failing_since is None
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_admins_of_an_account_are_told(desk: Desk) -> None:
-    await desk.subscribe("email.sent")
-    await desk.happen()
+async def test_the_admins_of_an_account_are_told(setup: Setup) -> None:
+    await setup.subscribe("email.sent")
+    await setup.happen()
     for email_, role in (("zoe@acme.example", "admin"), ("admin@acme.example", "admin"), ("m@acme.example", "member")):
         user = uuid7(NOW.timestamp())
-        await desk.house.pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, %s, %s)", (user, email_, NOW))
+        await setup.house.pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, %s, %s)", (user, email_, NOW))
         joined = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s)"
-        await desk.house.pool.run(joined, (desk.account, user, role, NOW))
-    await Accounts(desk.house.pool, desk.clock).notify(desk.account, "Admin@Acme.example")
-    [due] = await desk.claim()
-    await desk.fail(due)
-    [(_, to)] = await desk.webhooks.to_notify(NOW + MINUTE)
+        await setup.house.pool.run(joined, (setup.account, user, role, NOW))
+    await Accounts(setup.house.pool, setup.clock).notify(setup.account, "Admin@Acme.example")
+    [due] = await setup.claim()
+    await setup.fail(due)
+    [(_, to)] = await setup.webhooks.to_notify(NOW + MINUTE)
     assert to == ["Admin@Acme.example", "zoe@acme.example"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_success_makes_an_endpoint_well(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    await desk.happen(3)
-    dues = await desk.claim()
-    await desk.fail(dues[0], hold_until=NOW + DAY)
-    assert await desk.outbox.ready(NOW + 2 * MINUTE) == []  # by its own word
-    assert len(await desk.outbox.ready(NOW + 2 * DAY)) == 1
-    assert await desk.outbox.ready(NOW + 2 * DAY, failing=False) == []
-    await desk.settle(dues[1], 200, "success")
-    state = await desk.state(webhook)
+async def test_one_success_makes_an_endpoint_well(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(3)
+    dues = await setup.claim()
+    await setup.fail(dues[0], hold_until=NOW + DAY)
+    assert await setup.outbox.ready(NOW + 2 * MINUTE) == []  # by its own word
+    assert len(await setup.outbox.ready(NOW + 2 * DAY)) == 1
+    assert await setup.outbox.ready(NOW + 2 * DAY, failing=False) == []
+    await setup.settle(dues[1], 200, "success")
+    state = await setup.state(webhook)
     assert (state.failing_since, state.hold_until, state.failed_with) == (None, None, 500)
-    await together(desk.fail(dues[2]), desk.settle(dues[0], 200, "success"))  # in one shared commit
-    assert (await desk.state(webhook)).status == "enabled"
+    await together(setup.fail(dues[2]), setup.settle(dues[0], 200, "success"))  # in one shared commit
+    assert (await setup.state(webhook)).status == "enabled"
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_took_a_message_lately_comes_first(desk: Desk) -> None:
-    webhooks = [await desk.subscribe("email.sent") for _ in range(4)]
-    await desk.happen(2)
+async def test_who_took_a_message_lately_comes_first(setup: Setup) -> None:
+    webhooks = [await setup.subscribe("email.sent") for _ in range(4)]
+    await setup.happen(2)
     took, failed, late = (each.id for each in webhooks[1:])
-    for due in await desk.claim(1):
+    for due in await setup.claim(1):
         if due.webhook_id == took:
-            await desk.settle(due, 200, "success")
+            await setup.settle(due, 200, "success")
         elif due.webhook_id == failed:
-            await desk.settle(due, 200, "success")
-            await desk.fail(due)
+            await setup.settle(due, 200, "success")
+            await setup.fail(due)
         elif due.webhook_id == late:
-            await desk.settle(due, 200, "success", NOW - DAY)
-    found = {each.webhook_id: each.well for each in await desk.outbox.ready(NOW + 2 * MINUTE)}
+            await setup.settle(due, 200, "success", NOW - DAY)
+    found = {each.webhook_id: each.well for each in await setup.outbox.ready(NOW + 2 * MINUTE)}
     assert [webhook_id for webhook_id, well in found.items() if well] == [took] == [*found][:1]
     assert [*found][-1] == failed
-    [first, *_] = await desk.outbox.ready(NOW + 2 * MINUTE, limit=1)
+    [first, *_] = await setup.outbox.ready(NOW + 2 * MINUTE, limit=1)
     assert first.webhook_id == took
-    [again] = [due for due in await desk.claim(1, NOW + 2 * MINUTE) if due.webhook_id == took]
-    await desk.settle(again, 200, "success")  # within the minute: written down, but not here
+    [again] = [due for due in await setup.claim(1, NOW + 2 * MINUTE) if due.webhook_id == took]
+    await setup.settle(again, 200, "success")  # within the minute: written down, but not here
     sql = "SELECT took_at FROM webhooks WHERE id = %s"
-    assert await desk.house.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
+    assert await setup.house.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_gone_is_the_end(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    await desk.happen(2)
-    first, _ = await desk.claim()
-    assert await desk.settle(first, 410, "failed", why="It responded with 410 Gone.")
-    assert (await desk.state(webhook)).disabled_why == "It responded with 410 Gone."
-    assert len(await desk.webhooks.to_notify(NOW)) == 1
+async def test_gone_is_the_end(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(2)
+    first, _ = await setup.claim()
+    assert await setup.settle(first, 410, "failed", why="It responded with 410 Gone.")
+    assert (await setup.state(webhook)).disabled_why == "It responded with 410 Gone."
+    assert len(await setup.webhooks.to_notify(NOW)) == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_disabling_and_removing_give_up_what_waits(desk: Desk) -> None:
-    off, gone = await desk.subscribe("email.sent"), await desk.subscribe("email.sent")
-    await desk.happen(3)
-    for due in await desk.claim():
-        await desk.fail(due)
-    await desk.webhooks.change(desk.account, off.id, events=["email.delivered"])
-    assert await desk.waiting() == 6
-    await desk.webhooks.change(desk.account, off.id, status="disabled")
-    assert await desk.waiting() == 3
-    assert await desk.statuses(off) == ["failed"] * 3
-    await desk.webhooks.change(desk.account, off.id, status="enabled")
-    await desk.webhooks.remove(desk.account, gone.id)
-    assert await desk.waiting() == 0
+async def test_disabling_and_removing_give_up_what_waits(setup: Setup) -> None:
+    off, gone = await setup.subscribe("email.sent"), await setup.subscribe("email.sent")
+    await setup.happen(3)
+    for due in await setup.claim():
+        await setup.fail(due)
+    await setup.webhooks.change(setup.account, off.id, events=["email.delivered"])
+    assert await setup.waiting() == 6
+    await setup.webhooks.change(setup.account, off.id, status="disabled")
+    assert await setup.waiting() == 3
+    assert await setup.statuses(off) == ["failed"] * 3
+    await setup.webhooks.change(setup.account, off.id, status="enabled")
+    await setup.webhooks.remove(setup.account, gone.id)
+    assert await setup.waiting() == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_backlog_of_one_endpoint_is_not_looked_at_for_another(desk: Desk) -> None:
-    dead, alive = await desk.subscribe("email.sent"), await desk.subscribe("email.delivered")
-    await desk.house.pool.run(
+async def test_a_backlog_of_one_endpoint_is_not_looked_at_for_another(setup: Setup) -> None:
+    dead, alive = await setup.subscribe("email.sent"), await setup.subscribe("email.delivered")
+    await setup.house.pool.run(
         "INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)"
         " SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), %s FROM generate_series(1, 5000)",
-        (dead.id, desk.account, NOW - DAY),
+        (dead.id, setup.account, NOW - DAY),
     )
-    await desk.happen()
-    assert {each.webhook_id for each in await desk.outbox.ready(NOW + MINUTE)} == {dead.id, alive.id}
-    assert [each.webhook_id for each in await desk.outbox.ready(NOW + MINUTE, [dead.id])] == [alive.id]
+    await setup.happen()
+    assert {each.webhook_id for each in await setup.outbox.ready(NOW + MINUTE)} == {dead.id, alive.id}
+    assert [each.webhook_id for each in await setup.outbox.ready(NOW + MINUTE, [dead.id])] == [alive.id]
     until = NOW + 2 * MINUTE
-    [due] = await desk.outbox.claim({alive.id: 10}, NOW + MINUTE, until)
+    [due] = await setup.outbox.claim({alive.id: 10}, NOW + MINUTE, until)
     assert due.fact is not None
     assert "enable_seqscan = off" in CLAIM
 
 
 @pytest_twisted.ensureDeferred
-async def test_very_many_endpoints_are_looked_at_in_turns(desk: Desk) -> None:
-    outbox = Outbox(desk.house.pool, desk.house.clock, ENCRYPTION, walk=2)
-    webhooks = [await desk.subscribe("email.sent") for _ in range(5)]
-    await desk.happen()
+async def test_very_many_endpoints_are_looked_at_in_turns(setup: Setup) -> None:
+    outbox = Outbox(setup.house.pool, setup.house.clock, ENCRYPTION, walk=2)
+    webhooks = [await setup.subscribe("email.sent") for _ in range(5)]
+    await setup.happen()
     seen = [[each.webhook_id for each in await outbox.ready(NOW + MINUTE)] for _ in range(3)]
     assert [len(part) for part in seen] == [2, 2, 1]
     assert {webhook_id for part in seen for webhook_id in part} == {webhook.id for webhook in webhooks}
 
 
 @pytest_twisted.ensureDeferred
-async def test_replays(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    await desk.happen(4)
-    dues = await desk.claim()
+async def test_replays(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(4)
+    dues = await setup.claim()
     for due in dues[:2]:
-        await desk.settle(due, 200, "success")
+        await setup.settle(due, 200, "success")
     for due in dues[2:]:
-        await desk.settle(due, 500, "failed")
+        await setup.settle(due, 500, "failed")
     later = NOW + 2 * MINUTE
-    assert await desk.log.replay(desk.account, webhook.id, dues[0].event_id, later)
-    assert not await desk.log.replay(desk.account, webhook.id, uuid7(0), later)
-    [again] = await desk.claim(now=later)
+    assert await setup.log.replay(setup.account, webhook.id, dues[0].event_id, later)
+    assert not await setup.log.replay(setup.account, webhook.id, uuid7(0), later)
+    [again] = await setup.claim(now=later)
     assert (again.event_id, again.tries, again.fact) == (dues[0].event_id, 0, dues[0].fact)
-    await desk.settle(again, 200, "success")
-    assert await desk.log.replay_range(desk.account, webhook.id, NOW - MINUTE, NOW + MINUTE, True, later) == 2
-    assert {due.event_id for due in await desk.claim(now=later)} == {due.event_id for due in dues[2:]}
-    assert await desk.log.replay_range(desk.account, webhook.id, NOW - MINUTE, NOW + MINUTE, False, later) == 4
-    assert await desk.log.replay_range(desk.account, webhook.id, NOW - MINUTE, NOW, False, later) == 0
+    await setup.settle(again, 200, "success")
+    assert await setup.log.replay_range(setup.account, webhook.id, NOW - MINUTE, NOW + MINUTE, True, later) == 2
+    assert {due.event_id for due in await setup.claim(now=later)} == {due.event_id for due in dues[2:]}
+    assert await setup.log.replay_range(setup.account, webhook.id, NOW - MINUTE, NOW + MINUTE, False, later) == 4
+    assert await setup.log.replay_range(setup.account, webhook.id, NOW - MINUTE, NOW, False, later) == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_test_event_tells_its_own_story(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    event_id = await desk.log.test(desk.account, webhook.id, "email.bounced", {"type": "email.bounced"}, NOW)
-    [due] = await desk.claim()
+async def test_a_test_event_tells_its_own_story(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    event_id = await setup.log.test(setup.account, webhook.id, "email.bounced", {"type": "email.bounced"}, NOW)
+    [due] = await setup.claim()
     assert (due.event_id, due.payload, due.fact) == (event_id, {"type": "email.bounced"}, None)
-    message = await desk.log.get(desk.account, webhook.id, event_id)
+    message = await setup.log.get(setup.account, webhook.id, event_id)
     assert message is not None
     assert (message.status, message.payload) == ("pending", {"type": "email.bounced"})
-    assert await desk.house.count("event_log") == 0
+    assert await setup.house.count("event_log") == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_rotation_signs_by_both_for_a_day(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    assert await desk.webhooks.rotate(desk.account, webhook.id, b"n" * 32)
-    await desk.happen(2)
-    [due, _] = await desk.claim(now=NOW + timedelta(hours=23))
+async def test_rotation_signs_by_both_for_a_day(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    assert await setup.webhooks.rotate(setup.account, webhook.id, b"n" * 32)
+    await setup.happen(2)
+    [due, _] = await setup.claim(now=NOW + timedelta(hours=23))
     assert (due.secret, due.former) == (b"n" * 32, SECRET)
-    [due, _] = await desk.claim(now=NOW + timedelta(hours=25))
+    [due, _] = await setup.claim(now=NOW + timedelta(hours=25))
     assert (due.secret, due.former) == (b"n" * 32, None)
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_has_only_so_many(desk: Desk) -> None:
-    made = await together(*(desk.webhooks.add(desk.account, "https://a.example/", ALL, SECRET, 3) for _ in range(5)))
+async def test_an_account_has_only_so_many(setup: Setup) -> None:
+    made = await together(*(setup.webhooks.add(setup.account, "https://a.example/", ALL, SECRET, 3) for _ in range(5)))
     assert len([each for each in made if each is None]) == 2
-    newest, more = await desk.webhooks.list(desk.account, 2)
+    newest, more = await setup.webhooks.list(setup.account, 2)
     assert more
-    [oldest], more = await desk.webhooks.list(desk.account, 2, after=newest[-1].id)
+    [oldest], more = await setup.webhooks.list(setup.account, 2, after=newest[-1].id)
     assert not more
-    assert (await desk.webhooks.list(desk.account, 2, before=oldest.id)) == (newest, False)
+    assert (await setup.webhooks.list(setup.account, 2, before=oldest.id)) == (newest, False)
     other = uuid7(0)
-    assert await desk.webhooks.get(other, oldest.id) is None
-    assert not await desk.webhooks.change(other, oldest.id, status="disabled")
-    assert not await desk.webhooks.rotate(other, oldest.id, SECRET)
-    assert not await desk.webhooks.remove(other, oldest.id)
-    assert await desk.webhooks.remove(desk.account, oldest.id)
+    assert await setup.webhooks.get(other, oldest.id) is None
+    assert not await setup.webhooks.change(other, oldest.id, status="disabled")
+    assert not await setup.webhooks.rotate(other, oldest.id, SECRET)
+    assert not await setup.webhooks.remove(other, oldest.id)
+    assert await setup.webhooks.remove(setup.account, oldest.id)
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_no_longer_kept_is_nobodys_failure(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent", "email.delivered")
-    [mail, other] = await desk.happen(2)
-    await desk.house.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
-    await desk.house.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
-    dues = await desk.claim()
+async def test_what_is_no_longer_kept_is_nobodys_failure(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent", "email.delivered")
+    [mail, other] = await setup.happen(2)
+    await setup.house.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
+    await setup.house.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
+    dues = await setup.claim()
     gone = [due for due in dues if due.fact is None]
     assert (len(dues), len(gone)) == (4, 2)
     for due in gone:
-        assert not await desk.settle(due, 0, "failed", NOW + 9 * DAY, asked=False)
-        message = await desk.log.get(desk.account, webhook.id, due.event_id)
+        assert not await setup.settle(due, 0, "failed", NOW + 9 * DAY, asked=False)
+        message = await setup.log.get(setup.account, webhook.id, due.event_id)
         assert message is not None
         assert (message.status, message.fact) == ("failed", None)
-        [attempt], _ = await desk.log.attempts(desk.account, webhook.id, due.event_id, 2)
+        [attempt], _ = await setup.log.attempts(setup.account, webhook.id, due.event_id, 2)
         assert attempt.response == "said"
-    assert ((await desk.state(webhook)).failing_since, (await desk.state(webhook)).failed_at) == (None, None)
-    log, more = await EventLog(desk.house.pool).after(desk.account, 0, 10)
+    assert ((await setup.state(webhook)).failing_since, (await setup.state(webhook)).failed_at) == (None, None)
+    log, more = await EventLog(setup.house.pool).after(setup.account, 0, 10)
     assert ({fact.mail.email_id for _, fact in log if fact.mail is not None}, len(log), more) == ({other.email_id}, 2, False)
 
 
 @pytest_twisted.ensureDeferred
-async def test_days_that_are_too_old_are_dropped_and_what_waits_goes_on(desk: Desk) -> None:
-    webhook = await desk.subscribe("email.sent")
-    await desk.happen(2)
-    for due in await desk.claim():
-        await desk.fail(due)
-    await Retention(desk.house.pool).sweep({"webhooks": 1}, NOW + 3 * DAY)
-    assert await desk.statuses(webhook) == ["attempting"] * 2  # a day of which something waits stays
+async def test_days_that_are_too_old_are_dropped_and_what_waits_goes_on(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(2)
+    for due in await setup.claim():
+        await setup.fail(due)
+    await Retention(setup.house.pool).sweep({"webhooks": 1}, NOW + 3 * DAY)
+    assert await setup.statuses(webhook) == ["attempting"] * 2  # a day of which something waits stays
     days = (partitions.name_of(table, NOW) for table in ("webhook_messages", "webhook_attempts"))
-    await desk.house.pool.run(f"DROP TABLE {', '.join(days)}")  # and if it were gone all the same
-    assert await desk.statuses(webhook) == []
-    late, well = await desk.claim(now=NOW + 3 * DAY)
+    await setup.house.pool.run(f"DROP TABLE {', '.join(days)}")  # and if it were gone all the same
+    assert await setup.statuses(webhook) == []
+    late, well = await setup.claim(now=NOW + 3 * DAY)
     assert late.fact is not None
-    await together(desk.fail(late, NOW + 3 * DAY), desk.settle(well, 200, "success", NOW + 3 * DAY))
-    assert await desk.waiting() == 1
-    assert await desk.house.count("webhook_attempts") == 0
+    await together(setup.fail(late, NOW + 3 * DAY), setup.settle(well, 200, "success", NOW + 3 * DAY))
+    assert await setup.waiting() == 1
+    assert await setup.house.count("webhook_attempts") == 0

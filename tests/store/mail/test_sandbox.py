@@ -43,7 +43,7 @@ async def test_a_mail_is_stored_as_received(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_sees_only_its_own_mail(pool: Pool) -> None:
+async def test_an_account_sees_only_its_emails(pool: Pool) -> None:
     store = Sandbox(pool)
     (one, number), (two, _) = await account(pool, "one"), await account(pool, "two")
     mine, nobodys = await store.add(mail(number)), await store.add(mail(None))

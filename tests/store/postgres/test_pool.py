@@ -377,7 +377,7 @@ async def test_a_connection_that_the_driver_found_dead_is_replaced(database: str
         link.cursor = Dying
         await transaction.rows("SELECT 1")
 
-    with pytest.raises(LookupError):  # and not what became of the rollback
+    with pytest.raises(LookupError):  # and not the result of the rollback
         await pool.transact(between)
     with pytest.raises(Unavailable, match="PGRES_TUPLES_OK"):
         await pool.transact(within)
