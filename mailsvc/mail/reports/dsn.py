@@ -40,9 +40,9 @@ _ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
 
 @attrs.frozen
 class Fate:
-    """What became of one recipient. `said` is a reply, or a sentence of ours; `original` is the ORCPT, type and address.
+    """The outcome for one recipient. `said` is a reply, or our own explanation; `original` is the ORCPT, type and address.
 
-    `reporter` is the server that told us, when it is not we who know it.
+    `reporter` is the server that reported the outcome, if it was not this one.
     """
 
     address: str
