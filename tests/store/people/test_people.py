@@ -171,7 +171,7 @@ async def test_a_search_goes_back_page_by_page(house: House, monkeypatch: pytest
     assert (await found.emails(ACCOUNT, Filters(status="email.bounced"), 10)).emails == ()
     assert (await found.emails(OTHER, Filters(), 10)).emails == ()
     # A search that finds little stops, says how far it looked, and goes on from there.
-    monkeypatch.setattr(search, "LOOKED", 4)
+    monkeypatch.setattr(search, "MAX_SCANNED", 4)
     page = await found.emails(ACCOUNT, Filters(text="Order 1"), 3)
     assert page.emails == () and page.after == ids[3] and page.looked_until is not None
     page = await found.emails(ACCOUNT, Filters(text="Order 1"), 3, page.after)
