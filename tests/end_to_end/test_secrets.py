@@ -119,7 +119,7 @@ def test_a_wrong_key_file_is_refused_at_the_start_and_by_commands(tmp_path: Path
     key.write_text(f"1 {base64.b64encode(bytes(32)).decode()}\n")
     with pytest.raises(AssertionError, match="the daemon ended"):
         daemon.start()
-    said = f"mailsvc cannot start. The setting secrets.key_file is {key}: its key 1 does not open the DKIM keys in this database."
+    said = f"mailsvc cannot start. The setting secrets.key_file is {key}: its key 1 does not decrypt the DKIM keys in this database."
     assert said in daemon.log
     assert daemon.process is not None and daemon.process.wait(10) == 1
     status, told = daemon.command_fails("account", "create", "x")
@@ -139,7 +139,7 @@ def test_a_key_file_that_becomes_wrong_while_it_runs_is_not_used(tmp_path: Path,
     right = key.read_bytes()
     key.write_text(f"1 {base64.b64encode(bytes(32)).decode()}\n")
     checks = daemon.until("/readyz", "", lambda ready: ready["checks"]["keys"] != "ok")["checks"]
-    assert checks["keys"].startswith("the key file was changed to keys that do not fit this database")
+    assert checks["keys"].startswith("the key file now contains keys that do not fit this database")
     send(daemon, "signed with what was there before")
     sink.wait_until(lambda received: len(received) == 1, 20)
     assert b"DKIM-Signature" in sink.received[0].raw

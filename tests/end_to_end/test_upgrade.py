@@ -137,5 +137,5 @@ ALTER TABLE queue ADD COLUMN x text; -- ALTER TABLE not_this
 CREATE INDEX CONCURRENTLY a ON slow (b); CREATE UNIQUE INDEX c ON events (d);
 UPDATE queue SET x = ''; CREATE TABLE fresh (a text); ALTER TABLE queue ADD COLUMN y text;
 """
-    assert upgrade_check.says(text) == "Says it."
+    assert upgrade_check.summary(text) == "Says it."
     assert upgrade_check.touched(text) == [("alters", "queue"), ("indexes", "events"), ("rewrites rows of", "queue")]

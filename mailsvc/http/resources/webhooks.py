@@ -244,7 +244,7 @@ class Webhooks:
         try:
             return self.read_url(url).text
         except BadUrl as error:
-            raise invalid(f"The `endpoint` {error}.") from None
+            raise invalid(f"The `endpoint` field {error}.") from None
 
 
 def message_id(text: str, name: str) -> UUID:

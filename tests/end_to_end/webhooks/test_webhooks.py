@@ -242,7 +242,7 @@ def test_links_are_fetched_and_dead_ends_named(daemon: Daemon, receiver: Receive
     email = {"from": f"shop@{daemon.facts['domain']}", "to": "a@example.net", "subject": "s", "text": "t"}
     refused = daemon.call("POST", "/emails", email | {"attachments": [{"path": receiver.url}]})
     assert (refused.status, refused.body["name"]) == (422, "invalid_attachment")
-    assert "The answer was 501." in refused.body["message"]
+    assert "The response was 501." in refused.body["message"]
     receiver.pages["/bill.pdf"] = b"%PDF-1.7 " + bytes(range(256)) * 4000
     send(daemon, attachments=[{"path": receiver.url + "/bill.pdf"}])
     sink.wait_until(lambda mails: len(mails) >= 1, 20)
@@ -270,7 +270,7 @@ def test_an_account_is_told_of_an_endpoint_that_fails(tmp_path: Path, database: 
         [notice] = [mail for mail in sink.received if mail.recipients == ("Admin@acme.example",)]
         assert notice.message["subject"] == "Your webhook endpoint is failing"
         assert receiver.url in notice.message.get_content()
-        assert "the HTTP status 500" in notice.message.get_content()
+        assert "HTTP status 500" in notice.message.get_content()
         receiver.answers["/"] = 410
         sink.wait_until(lambda mails: any("was disabled" in mail.message["subject"] for mail in mails), 30)
     finally:

@@ -31,9 +31,9 @@ async def number(world: World) -> None:
     [
         ({"endpoint": None}, "`endpoint`"),
         ({"endpoint": 5}, "`endpoint`"),
-        ({"endpoint": "ftp://shop.example/"}, "`endpoint` must begin with https://"),
+        ({"endpoint": "ftp://shop.example/"}, "`endpoint` field must begin with https://"),
         ({"endpoint": "https://10.0.0.1/"}, "10.0.0.1 is private"),
-        ({"endpoint": "https://2130706433/"}, "a number for a host"),
+        ({"endpoint": "https://2130706433/"}, "has a numeric host"),
         ({"endpoint": "https://a:b@shop.example/"}, "user name"),
         ({"endpoint": "https://shop.example:25/"}, "ports"),
         ({"events": None}, "`events`"),
