@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Mapping
-from html import unescape
+from email import message_from_string
+from email.policy import default
 from typing import Any
 from urllib.parse import urlencode
 
@@ -75,8 +76,9 @@ def mailed_link(daemon: Daemon, to: str, path: str) -> str:
     def found(body: Any) -> bool:
         for mail in body["data"]:
             if mail["to"] == [to] and not links:
-                raw = daemon.call("GET", f"/sandbox/emails/{mail['id']}").body["raw"].replace("=\r\n", "").replace("=3D", "=")
-                links.extend(re.findall(rf"{path}\?link=[A-Za-z0-9_-]+", unescape(raw))[:1])
+                message = message_from_string(daemon.call("GET", f"/sandbox/emails/{mail['id']}").body["raw"], policy=default)
+                text = message.get_body(("plain",))
+                links.extend(re.findall(rf"{path}\?link=[A-Za-z0-9_-]+", text.get_content() if text else "")[:1])
         return bool(links)
 
     daemon.until("/sandbox/emails", daemon.facts["api_key"], found)
