@@ -8,6 +8,7 @@ import re
 import re._constants as op  # type: ignore[import-not-found]
 import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import attrs
 
 from mailsvc.bounces import diagnosis
 
+DIAGNOSIS = "diagnosis.toml"
 SOURCE = Path(diagnosis.__file__).parents[1]
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
@@ -36,7 +38,7 @@ def in_source() -> dict[tuple[str, str], Regex]:
     """All that the modules have, and those in diagnosis.toml, by module and text."""
     found = [regex for path in sorted(SOURCE.rglob("*.py")) for regex in _in_module(path)]
     found += [
-        Regex("diagnosis.toml", text.pattern, text, frozenset({"search"}))
+        Regex(DIAGNOSIS, text.pattern, text, frozenset({"search"}))
         for rule in diagnosis.rules().rows
         for text in (rule.text, rule.unless)
         if text is not None
@@ -92,6 +94,24 @@ def _uses(tree: ast.Module, name: str | None) -> frozenset[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
     }
     return frozenset(called & FUNCTIONS) or frozenset({"search", "match", "fullmatch"})
+
+
+def places(pattern: re.Pattern[Any]) -> float:
+    """The most places, for one beginning, at which its repeats can end; infinite if one has no bound."""
+    return _places(parser.parse(pattern.pattern, pattern.flags))
+
+
+def _places(items: Any) -> float:
+    product = 1.0
+    for kind, value in items:
+        if kind is op.BRANCH:
+            product *= max(_places(branch) for branch in value[1])
+        elif kind in REPEATS:
+            _, most, inner = value
+            product *= (1 if most == 1 else float("inf") if most is op.MAXREPEAT else most + 1) * _places(inner)
+        else:
+            product *= prod(_places(inner) for inner in _inside(kind, value))
+    return product
 
 
 # --- bad texts -------------------------------------------------------------------------------------------------------
