@@ -23,8 +23,7 @@ from mailsvc.store.events.webhooks import Webhooks as Stored
 WEBHOOKS = f"{HOME}/webhooks"
 SECRET = 32  # bytes
 PAGE = 50
-# Events that mailsvc emits. The API accepts more types, for compatibility with other services.
-OFFERED = tuple(kind for kind in payload.TYPES if kind.partition(".")[0] in ("email", "domain", "suppression") and kind != "email.received")
+OFFERED = payload.SENT  # the API accepts more types, for compatibility with other services
 _DONE = {
     "changed": "Settings saved.",
     "deleted": "Endpoint deleted.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from mailsvc.store.events.event_log import Fact, Mail
 
-# The types that an endpoint can subscribe to: all that client libraries know. This service sends those of the first groups.
+# The types that an endpoint can subscribe to: all that client libraries know.
 TYPES: tuple[str, ...] = (
     *(f"email.{name}" for name in ("sent", "scheduled", "delivered", "delivery_delayed", "complained", "bounced", "opened", "clicked")),
     *(f"email.{name}" for name in ("received", "failed", "suppressed")),
@@ -19,6 +19,12 @@ TYPES: tuple[str, ...] = (
     *(f"inbox.{name}" for name in ("created", "updated", "deleted", "thread.created", "thread.folder.updated", "thread.assigned")),
     *(f"inbox.{name}" for name in ("thread.unassigned", "thread.labels.updated", "email.received", "email.sent")),
     *(f"inbox.draft.{name}" for name in ("created", "updated", "sent", "deleted")),
+)
+# The types that this service sends. The others are sent as test events only.
+SENT = tuple(
+    kind
+    for kind in TYPES
+    if kind.partition(".")[0] in ("email", "domain", "suppression") and kind not in ("email.received", "email.opened", "email.clicked")
 )
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import attrs
 import orjson
 
+from mailsvc.events import payload
 from mailsvc.http.answer import collection
 from mailsvc.http.fields import Bounds, Schema
 from mailsvc.http.openapi_schemas import Schemas
 from mailsvc.http.operations import Operation, Parameter, operation
 from mailsvc.http.request import Request
-from mailsvc.http.resources.event_views import DELIVERY_HEADERS, EVENTS, MADE_HERE
+from mailsvc.http.resources.event_views import DELIVERY_HEADERS, EVENTS
 from mailsvc.http.views import View, choice, count, free, text
 
 API_VERSION = "1"  # grows with an incompatible change; paths and headers have no version
@@ -192,7 +193,7 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
 
 
 def _webhook(kind: str, event: View, schemas: Schemas) -> dict[str, Any]:
-    made = "" if kind in MADE_HERE else " mailsvc never sends this type, except as a test event; client libraries know it."
+    made = "" if kind in payload.SENT else " mailsvc never sends this type, except as a test event; client libraries know it."
     return {
         "operationId": f"on_{kind.replace('.', '_')}",
         "tags": ["webhooks"],

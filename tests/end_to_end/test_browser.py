@@ -21,6 +21,7 @@ import pyotp
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
+from mailsvc.dashboard.assembly import NAVIGATION
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, free_port
@@ -403,7 +404,7 @@ def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: 
     endpoint = daemon.call("POST", "/webhooks", {"endpoint": "http://127.0.0.1:9/", "events": ["email.sent"]}).body["id"]
     daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
     webhook = f"{dashboard}/webhooks/{endpoint}"
-    names = "emails domains keys metrics logs webhooks suppressions sandbox settings nothing".split()
+    names = [*(path for path, _, _ in NAVIGATION if path), "nothing"]
     settings = [f"settings/{name}" for name in "usage smtp profile security security/totp audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
     look_at_all(page, paths | {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +41,11 @@ def test_a_sample_is_what_the_event_would_be(kind: str) -> None:
 @pytest.mark.parametrize("kind", payload.TYPES)
 def test_every_type_that_may_be_asked_for_has_a_sample(kind: str) -> None:
     assert set(payload.sample(kind, AT)) == {"type", "created_at", "data"}
+
+
+def test_only_types_that_are_documented_are_sent() -> None:
+    table = (Path(__file__).parents[2] / "docs/webhooks.md").read_text("utf-8").partition("| type | when |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z]+\.[a-z_]+)`", table)) == set(payload.SENT)
 
 
 def test_a_bounce_from_its_keys() -> None:

@@ -67,13 +67,6 @@ _SUPPRESSION = View(
 )
 _OTHER = free("What the event is about.", {"id": "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"}, type="object", additionalProperties=True)
 
-# Types that mailsvc sends. The others are known to client libraries and sent as test events only.
-MADE_HERE = frozenset(
-    kind
-    for kind in payload.TYPES
-    if kind.partition(".")[0] in ("email", "domain", "suppression") and kind not in ("email.received", "email.opened", "email.clicked")
-)
-
 
 def _data(kind: str) -> Value:
     group = kind.partition(".")[0]
