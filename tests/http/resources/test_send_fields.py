@@ -186,22 +186,7 @@ json_values = st.recursive(
     lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=8), v, max_size=3),
     max_leaves=8,
 )
-FIELDS = [
-    "from",
-    "to",
-    "cc",
-    "bcc",
-    "reply_to",
-    "subject",
-    "html",
-    "text",
-    "headers",
-    "tags",
-    "attachments",
-    "scheduled_at",
-    "template",
-    "topic_id",
-]
+FIELDS = [*send_fields.EMAIL.fields]
 files = st.lists(
     st.dictionaries(st.sampled_from(["content", "filename", "path", "content_type", "content_id"]), json_values, max_size=4), max_size=2
 )
