@@ -282,6 +282,16 @@ def test_links_in_the_docs_are_valid(path):
     assert not [target for target in targets if "://" not in target and not (path.parent / target).exists()]
 
 
+def test_the_recipes_name_existing_files_and_tests():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Recipes")[2]
+    files = [name for name in re.findall(r"`([\w/]+\.(?:py|sql|md|toml|txt|html))`", text) if not re.search("[A-Z]{4}", name)]
+    folders = [ROOT, ROOT / "mailsvc", ROOT / "mailsvc/dashboard/templates"]
+    missing = [name for name in files if not any((folder / name).exists() for folder in folders)]
+    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert files and not missing
+    assert not [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests]
+
+
 def test_changelog_fragments_have_a_known_kind_and_no_relative_links():
     fragments = [path for path in (ROOT / "docs/changes").glob("*.md") if path.name != "README.md"]
     assert not [path.name for path in fragments if not re.search(r"\w\.(feature|change|fix|removal)\.md$", path.name)]
