@@ -1,6 +1,6 @@
 """The states of a recipient, the moves between them, and the outcomes of an attempt. Pure data.
 
-`delivery/classify` makes an outcome from a reply, `store/queue/settle` stores it.
+`delivery/reading` makes an outcome for each recipient, `store/queue/settle` stores it. After a `Deferred` the state is `delayed`.
 """
 
 from __future__ import annotations

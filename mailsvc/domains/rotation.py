@@ -1,4 +1,7 @@
-"""States of DKIM keys: published → (found in DNS) signing → leaving → (its last signatures are too old) retired. Pure."""
+"""States of DKIM keys: published → (found in DNS) signing → leaving → (its last signatures are too old) retired. Pure.
+
+The keys that encrypt them in the database are rotated in store/encryption/rotation.
+"""
 
 from __future__ import annotations
 

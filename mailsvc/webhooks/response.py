@@ -1,4 +1,7 @@
-"""Decides what follows from an endpoint's response: success, a retry, a failure, or disabling the endpoint. Pure."""
+"""Decides what follows from an endpoint's response: success, a retry, a failure, or disabling the endpoint. Pure.
+
+The retry schedule is the setting `webhooks.schedule`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ class Verdict:
 
 
 def judge(status: int, retry_after: str | None, tries: int, now: datetime, schedule: tuple[float, ...]) -> Verdict:
-    """Decide after an attempt that ended `now`, with `tries` before it. `status` is 0 if there was no response.
+    """Decide after an attempt that ended `now`, with `tries` before it. `status` is 0 if there was no response,
+    `schedule` has the pause in seconds after each failure.
 
     Only 2xx is a success: redirects are not followed, so nobody accepted the message.
     """

@@ -1,4 +1,6 @@
-"""The fields of `POST /emails`, each in all of its forms, and what makes two requests the same.
+"""The fields of `POST /emails`: what each accepts, its errors and its description; and what makes two requests the same.
+
+To add a field, declare it in `EMAIL` and pass it on in `email`.
 
 What a message can contain (header names, content types, file names) is up to `mail/compose`, who can send up to `policy`.
 """

@@ -46,7 +46,7 @@ NO_RCPT_PARAMETERS = RcptParameters()
 
 
 def ehlo_lines(*, size: int, recipients: int, mails: int | None, starttls: bool, login: bool) -> tuple[str, ...]:
-    """The lines of the EHLO reply after the first."""
+    """The lines of the EHLO reply after the first. Ports only differ in `starttls` and `login` (relay/ports)."""
     limits = f"LIMITS RCPTMAX={recipients}" + (f" MAILMAX={mails}" if mails else "")
     lines = [f"SIZE {size}", "PIPELINING", "8BITMIME", "SMTPUTF8", "CHUNKING", "DSN", "ENHANCEDSTATUSCODES", limits]
     if starttls:

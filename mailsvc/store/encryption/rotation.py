@@ -1,6 +1,6 @@
 """The encrypted columns: check whether a set of keys decrypts them, and encrypt them again with the current key.
 
-Rows are encrypted again in batches of a few hundred, each in its own transaction.
+Rows are encrypted again in batches of a few hundred, each in its own transaction. DKIM keys themselves are replaced in domains/rotation.
 """
 
 from __future__ import annotations
