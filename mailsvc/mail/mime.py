@@ -1,6 +1,6 @@
-"""Reading a stored message back (RFC 5322, 2045–2047, 2183): its fields, its text, its html and its files.
+"""Parses a stored message (RFC 5322, 2045–2047, 2183): its header fields, text, HTML and files.
 
-Time is linear in the size of the message; what cannot be understood is given as it is.
+Takes linear time. What cannot be decoded is returned unchanged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mailsvc.mail.header import BLOCK_LIMIT, Field, parse_fields, split_message
 DEPTH = 50
 PARTS = 1000
 
-_SLICE = 1 << 20  # octets of base64 that are decoded at once
-# The fields of a part that say what it is; a part may have megabytes of others.
+_SLICE = 1 << 20  # bytes that are decoded at once
+# The fields that describe a part. A part can have megabytes of other fields.
 _PART_FIELD = re.compile(
     rb"(?:\A|(?<=\r\n))(content-(?:type|disposition|transfer-encoding|id))[ \t]*+:([^\r]*+(?:\r(?!\n(?![ \t]))[^\r]*+)*+)", re.IGNORECASE
 )
@@ -27,12 +27,12 @@ _REST_OF_LINE = re.compile(rb"[ \t]*+(?:\r\n|\Z)")
 
 
 class MimeError(ValueError):
-    """A message with more parts, or parts deeper in each other, than mail has."""
+    """A message with too many parts, or with parts that are nested too deeply."""
 
 
 @attrs.frozen
 class File:
-    """An attachment, or a file shown inside the html."""
+    """An attachment, or a file that the HTML shows."""
 
     filename: str | None
     content_type: str  # type/subtype, lower case
@@ -43,30 +43,32 @@ class File:
 
 @attrs.frozen
 class Parsed:
+    """A parsed message. `shape` has the depth and the type of each part and multipart, in order."""
+
     fields: tuple[Field, ...]
     html: str | None = attrs.field(repr=False)
     text: str | None = attrs.field(repr=False)
     files: tuple[File, ...]
-    shape: tuple[tuple[int, str], ...] = attrs.field(default=(), eq=False)  # how deep, and what: each part and multipart, in order
+    shape: tuple[tuple[int, str], ...] = attrs.field(default=(), eq=False)
 
     def header(self, name: str) -> str | None:
-        """The first field of that name, decoded."""
+        """Returns the first field with this name, decoded."""
         return next((field.value for field in self.fields if field.name.lower() == name.lower()), None)
 
 
 @attrs.frozen
 class _Leaf:
-    fields: dict[str, Field]  # lower-case name → first of that name
+    fields: dict[str, Field]  # by name in lower case; the first if there are several
     raw: bytes
 
     def value(self, name: str) -> str:
-        # raw text: encoded words in parameters are the business of `parameters`
+        # not decoded: `parameters` decodes encoded words
         field = self.fields.get(name)
         return charset.guess(field.raw).replace("\r\n", "").strip() if field else ""
 
 
 def parse(message: bytes) -> Parsed:
-    """Line ends in `html` and `text` are LF. MimeError beyond 50 layers or 1,000 parts."""
+    """Parses `message`. Lines of `html` and `text` end in LF. Raises MimeError for more than 50 levels or 1,000 parts."""
     if b"\r\n" not in message:
         message = message.replace(b"\n", b"\r\n")
     block, _ = split_message(message)
@@ -95,7 +97,7 @@ def _file(leaf: _Leaf, kind: str, disposition: str, filename: str | None, conten
 
 
 def _leaves(message: bytes, start: int, end: int, depth: int, shape: list[tuple[int, str]]) -> Iterator[_Leaf]:
-    """The parts that are no multipart, in order; `shape` gets these too."""
+    """Yields the parts that are not multiparts, in order, and adds all parts to `shape`."""
     if depth > DEPTH:
         raise MimeError(f"The message has more than {DEPTH} layers of parts.")
     fields, body = _entity(message, start, end)
@@ -108,12 +110,12 @@ def _leaves(message: bytes, start: int, end: int, depth: int, shape: list[tuple[
             yield from _leaves(message, part_start, part_end, depth + 1, shape)
         return
     if depth == 0 and message.endswith(b"\r\n") and end > body:
-        end -= 2  # the end of the message's last line, as a boundary's line end is not of the part before it
+        end -= 2  # the last line end does not belong to the content, just as the one before a boundary does not
     yield _Leaf(fields, message[body:end])
 
 
 def _entity(message: bytes, start: int, end: int) -> tuple[dict[str, Field], int]:
-    """The fields of the entity at `start`, and where its body begins."""
+    """Returns the fields of the entity at `start`, and where its body begins."""
     if message.startswith(b"\r\n", start, end):
         return {}, start + 2
     gap = message.find(b"\r\n\r\n", start, end)
@@ -126,7 +128,7 @@ def _entity(message: bytes, start: int, end: int) -> tuple[dict[str, Field], int
 
 
 def _parts(message: bytes, start: int, end: int, delimiter: bytes) -> Iterator[tuple[int, int]]:
-    """Where the parts between `delimiter` lines begin and end (2046 §5.1.1). A missing last line is forgiven."""
+    """Yields where each part between `delimiter` lines begins and ends (2046 §5.1.1). The closing delimiter can be missing."""
     opened: int | None = None
     at = message.find(delimiter, start, end)
     while at >= 0:
@@ -154,26 +156,26 @@ def _decoded(leaf: _Leaf) -> bytes:
     return leaf.raw
 
 
-def _encoded_slices(octets: bytes) -> Iterator[bytes]:
-    """Quoted-printable, cut after lines or at least not inside of an encoded byte, so that other threads get their turn."""
+def _encoded_slices(data: bytes) -> Iterator[bytes]:
+    """Splits quoted-printable data after lines, or at least not within an encoded byte, so that other threads can run in between."""
     start = 0
-    while len(octets) - start > _SLICE:
-        end = octets.rfind(b"\n", start, start + _SLICE) + 1
+    while len(data) - start > _SLICE:
+        end = data.rfind(b"\n", start, start + _SLICE) + 1
         if end <= start:
-            sign = octets.rfind(b"=", start + _SLICE - 2, start + _SLICE)
+            sign = data.rfind(b"=", start + _SLICE - 2, start + _SLICE)
             end = sign if sign > start else start + _SLICE
-        yield octets[start:end]
+        yield data[start:end]
         start = end
-    yield octets[start:]
+    yield data[start:]
 
 
-def _decoded_base64(octets: bytes) -> bytes:
-    """As much as there is, when the end is missing."""
+def _decoded_base64(data: bytes) -> bytes:
+    """Decodes as much as possible if the end is missing."""
     try:
-        return b"".join(map(binascii.a2b_base64, _slices(octets)))
+        return b"".join(map(binascii.a2b_base64, _slices(data)))
     except binascii.Error:
         pass
-    for whole in (octets, octets + b"==", octets.rstrip(b"=\r\n\t ")[:-1] + b"=="):
+    for whole in (data, data + b"==", data.rstrip(b"=\r\n\t ")[:-1] + b"=="):
         try:
             return binascii.a2b_base64(whole)
         except binascii.Error:
@@ -181,10 +183,10 @@ def _decoded_base64(octets: bytes) -> bytes:
     return b""
 
 
-def _slices(octets: bytes) -> Iterator[bytes]:
-    """Whole lines, so that other threads have their turn between two of them; all at once where padding comes before the end."""
-    start, last = 0, len(octets) - _SLICE
-    while start < last and (end := octets.rfind(b"\n", start, start + _SLICE) + 1) > start and octets.find(b"=", start, end) < 0:
-        yield octets[start:end]
+def _slices(data: bytes) -> Iterator[bytes]:
+    """Splits base64 after lines, so that other threads can run in between. A slice with padding is not split from what follows it."""
+    start, last = 0, len(data) - _SLICE
+    while start < last and (end := data.rfind(b"\n", start, start + _SLICE) + 1) > start and data.find(b"=", start, end) < 0:
+        yield data[start:end]
         start = end
-    yield octets[start:]
+    yield data[start:]

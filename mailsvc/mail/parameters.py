@@ -1,4 +1,4 @@
-"""Parameters of MIME fields (RFC 2045 §5.1, 2231): `; filename="a.pdf"` and its long and non-ASCII forms."""
+"""Encodes and decodes parameters of MIME fields (RFC 2045 §5.1, 2231): `; filename="a.pdf"`, and its long and non-ASCII forms."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from mailsvc.mail import charset, encoded_word
 
 _SHORT = 60
 _ATTRIBUTE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+-.^_`{|}~")  # 2231 §7
-_PERCENT = tuple(chr(octet) if octet in _ATTRIBUTE else f"%{octet:02X}" for octet in range(256))
-_PLAIN = re.compile(r"(?! )(?!.*=\?)[ -~]*(?<! )")  # readers strip spaces, and some take "=?" for an encoded word
+_PERCENT = tuple(chr(byte) if byte in _ATTRIBUTE else f"%{byte:02X}" for byte in range(256))
+_PLAIN = re.compile(r"(?! )(?!.*=\?)[ -~]*(?<! )")  # readers strip spaces, and some decode "=?" as an encoded word
 
 _PARAMETER = re.compile(r';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;]*+))', re.DOTALL)
 _SECTION = re.compile(r"([^*]+)(?:\*(\d{1,4}))?(\*)?")
 
 
 def encode(name: str, value: str) -> list[str]:
-    """The parameter as one or more of the form `name=value`, each short enough for a line of its own.
+    """Returns the parameter as one or more `name=value`, each of which fits on a line.
 
-    A value needs either the plain form or the extended ones. Both together would define the parameter twice (2231 §3, §4), and readers
-    differ in which they take.
+    Uses either the plain or the extended form, never both: that would define the parameter twice (2231 §3, §4), and readers differ in
+    which one they use.
     """
     if len(value) <= _SHORT and _PLAIN.fullmatch(value):
         return [_quoted(name, value)]
@@ -38,10 +38,10 @@ def _quoted(name: str, value: str) -> str:
 
 
 def _pieces(value: str) -> Iterator[str]:
-    """Percent-encoded pieces of a line each, never splitting a character."""
+    """Yields the percent-encoded value in pieces that fit on a line. Never splits a character."""
     piece = ""
     for character in value:
-        coded = "".join([_PERCENT[octet] for octet in character.encode("utf-8")])
+        coded = "".join([_PERCENT[byte] for byte in character.encode("utf-8")])
         if len(piece) + len(coded) > _SHORT - 10:
             yield piece
             piece = ""
@@ -50,7 +50,7 @@ def _pieces(value: str) -> Iterator[str]:
 
 
 def decode(field: str) -> tuple[str, dict[str, str]]:
-    """The value and the parameters (names in lower case) of a Content-Type or Content-Disposition. Never raises."""
+    """Returns the value and the parameters, by name in lower case, of a Content-Type or Content-Disposition. Never raises."""
     value = field.partition(";")[0].strip().lower()
     plain: dict[str, str] = {}
     sections: dict[str, dict[int, tuple[bool, str]]] = {}
@@ -65,8 +65,8 @@ def decode(field: str) -> tuple[str, dict[str, str]]:
 
 
 def _join(parts: dict[int, tuple[bool, str]]) -> str:
-    """The sections in order up to the first gap (2231 §3), decoded with the charset of the first (§4.1)."""
-    octets, name = bytearray(), "utf-8"
+    """Joins the sections up to the first gap (2231 §3), and decodes them with the charset of the first (§4.1)."""
+    data, name = bytearray(), "utf-8"
     for number in range(len(parts)):
         if number not in parts:
             break
@@ -74,5 +74,5 @@ def _join(parts: dict[int, tuple[bool, str]]) -> str:
         if extended and number == 0 and text.count("'") >= 2:
             name, _, text = text.split("'", 2)
         raw = text.encode("utf-8", "replace")
-        octets += unquote_to_bytes(raw) if extended else raw
-    return charset.decode(bytes(octets), name)
+        data += unquote_to_bytes(raw) if extended else raw
+    return charset.decode(bytes(data), name)

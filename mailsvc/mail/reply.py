@@ -1,4 +1,4 @@
-"""SMTP replies as values (RFC 5321 §4.2, enhanced codes RFC 2034 and 3463). Reading them off a connection: smtp/client/client."""
+"""SMTP replies (RFC 5321 §4.2) with enhanced codes (RFC 2034, 3463). smtp/client/client reads them from connections."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ENHANCED = re.compile(r"([245])\.(\d{1,3})\.(\d{1,3})(?:\s|$)")
 class Reply:
     """One complete reply.
 
-    `code` is 200–599; `enhanced` is "5.1.1" or None when the server sent none; `text` has one line per reply line,
-    joined by a newline, without the codes.
+    `code`: 200 to 599. `enhanced`: such as "5.1.1"; None if the server sent none. `text`: the lines without the codes, joined by
+    newlines.
     """
 
     code: int
@@ -23,12 +23,12 @@ class Reply:
 
     @property
     def positive(self) -> bool:
-        """2yz, or 3yz: go on."""
+        """2yz or 3yz: the server accepted the command."""
         return self.code < 400
 
     @property
     def transient(self) -> bool:
-        """4yz: try again later. Unknown codes are read by their first digit (5321 §4.3.2)."""
+        """4yz: try again later. The first digit of an unknown code decides (5321 §4.3.2)."""
         return 400 <= self.code < 500
 
     @property
@@ -45,7 +45,7 @@ _WHOLE = re.compile(r"([2-5]\d\d)(?:[ -]|$)(.*)", re.DOTALL)
 
 
 def read(text: str) -> Reply | None:
-    """A reply as it is written out, such as `550 5.1.1 no such user`; further lines may repeat the code. None: it is none."""
+    """Parses a reply such as `550 5.1.1 no such user`. Further lines can repeat the code. Returns None if it is not a reply."""
     found = _WHOLE.match(text)
     if found is None:
         return None
@@ -57,7 +57,7 @@ def read(text: str) -> Reply | None:
 
 
 def split_enhanced(code: int, text: str) -> tuple[str | None, str]:
-    """The enhanced code at the start of `text`, when its class agrees with `code` (RFC 2034 §4), and the rest."""
+    """Returns the enhanced code at the start of `text` and the rest. A code whose class contradicts `code` is ignored (RFC 2034 §4)."""
     found = _ENHANCED.match(text)
     if found is None or int(found[1]) != code // 100:
         return None, text

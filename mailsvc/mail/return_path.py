@@ -1,6 +1,7 @@
-"""Return-path addresses (VERP): which email a bounce is about, signed so that nobody else can write one.
+"""Return-path addresses (VERP): they identify the email that a bounce is about, and are signed so that nobody can forge one.
 
-`b-` and 48 base32 characters: account number (4 octets), email id (16), HMAC-SHA256 of both (10). No case matters.
+The local part is `b-` and 48 base32 characters: account number (4 bytes), email ID (16) and HMAC-SHA256 of both (10). It is not
+case-sensitive.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ _LOCAL = re.compile(r"b-([a-z2-7]{48})", re.IGNORECASE)
 
 
 def make(host: str, account_number: int, email_id: UUID, secret: bytes) -> str:
-    """The address to give in MAIL FROM for an email."""
+    """Returns the address for MAIL FROM of an email."""
     payload = account_number.to_bytes(4, "big") + email_id.bytes
     return f"b-{base64.b32encode(payload + _mac(payload, secret)).decode('ascii').lower()}@{host}"
 
 
 def read(address: str, *secrets: bytes) -> tuple[int, UUID] | None:
-    """Account number and email id; None when the address was made with none of these. The host is the caller's to check."""
+    """Returns the account number and the email ID. None if the address was not made with one of `secrets`. Does not check the host."""
     found = _LOCAL.fullmatch(address.partition("@")[0])
     if found is None:
         return None
     try:
-        octets = base64.b32decode(found[1].upper())
+        data = base64.b32decode(found[1].upper())
     except binascii.Error:
         return None
-    payload, mac = octets[:-_MAC], octets[-_MAC:]
+    payload, mac = data[:-_MAC], data[-_MAC:]
     if not any(hmac.compare_digest(mac, _mac(payload, secret)) for secret in secrets):
         return None
     return int.from_bytes(payload[:4], "big"), UUID(bytes=payload[4:])
 
 
 def resembles(address: str) -> bool:
-    """Whether it has the form of one, whoever made it."""
+    """Whether it has the form of a return path, valid or not."""
     return _LOCAL.fullmatch(address.partition("@")[0]) is not None
 
 

@@ -1,4 +1,4 @@
-"""How deep and how many the parts of a message are (RFC 2046 §5.1), found by search and without decoding anything."""
+"""Checks how many parts a message has and how deeply they are nested (RFC 2046 §5.1), without decoding anything."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import attrs
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
-_WINDOW = 256 * 1024  # octets of a file that are searched at once: other threads wait meanwhile
-_HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
-_LINE = 1000  # octets of a delimiter line that are looked at
+_WINDOW = 256 * 1024  # bytes of a file that are searched at once; other threads wait meanwhile
+_HEAD_LIMIT = 64 * 1024  # bytes of a part's header that are examined
+_LINE = 1000  # bytes of a delimiter line that are examined
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _MESSAGE = re.compile(rb"^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", re.IGNORECASE | re.MULTILINE)
 _NAME = b"content-type"
@@ -22,7 +22,7 @@ _TOO_DEEP = f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
 
 
 class Octets(Protocol):
-    """bytes, or a file that is mapped into memory."""
+    """Bytes, or a file that is mapped into memory."""
 
     def find(self, sub: bytes, start: int = ..., end: int = ..., /) -> int: ...
     def __getitem__(self, where: slice, /) -> bytes: ...
@@ -30,49 +30,50 @@ class Octets(Protocol):
 
 
 def fault(head: bytes, message: Octets, start: int) -> str | None:
-    """Why the message, whose header block is `head` and whose body begins at `start`, has more structure than anybody reads."""
-    boundary, messages = _within(message, head, start)
+    """Returns why a message exceeds the limits, or None. `head` is its header block; its body begins at `start`."""
+    boundary, messages = _boundary_inside(message, head, start)
     if messages > DEPTH_LIMIT:
         return _TOO_DEEP
     if boundary is None:
         return None
-    stack, around, parts, at = [boundary], [messages], 0, start - 2  # multiparts, and how many messages each stands in
-    known, begin = _lines(stack), _beginning(stack)
+    # The open multiparts: their boundaries, and how many messages each is nested in.
+    stack, depths, parts, at = [boundary], [messages], 0, start - 2
+    delimiters, prefix = _delimiters(stack), _common_prefix(stack)
     window = _Window(message)
-    while (at := window.find(begin, at)) >= 0:
+    while (at := window.find(prefix, at)) >= 0:
         end = message.find(b"\r\n", at + 4, at + 4 + _LINE)
         line = message[at + 4 : end if end >= 0 else at + 4 + _LINE].rstrip(b" \t")
         at += 4
-        if line not in known:
+        if line not in delimiters:
             continue
-        level, closing = known[line]
-        open_ones = level if closing else level + 1
-        if not open_ones:
+        level, closing = delimiters[line]
+        still_open = level if closing else level + 1
+        if not still_open:
             return None
-        if open_ones < len(stack):
-            del stack[open_ones:], around[open_ones:]
-            known, begin = _lines(stack), _beginning(stack)
+        if still_open < len(stack):
+            del stack[still_open:], depths[still_open:]
+            delimiters, prefix = _delimiters(stack), _common_prefix(stack)
         if closing:
             continue
         parts += 1
         if parts > PARTS_LIMIT:
             return f"The message has more than {PARTS_LIMIT} parts."
-        inner, messages = _within(message, *_part_head(message, at + len(line)))
+        inner, messages = _boundary_inside(message, *_part_head(message, at + len(line)))
         if inner is not None:
             stack.append(inner)
-            around.append(around[-1] + messages)
-            known, begin = _lines(stack), _beginning(stack)
+            depths.append(depths[-1] + messages)
+            delimiters, prefix = _delimiters(stack), _common_prefix(stack)
             messages = 0
-        if len(stack) > DEPTH_LIMIT or around[-1] + messages > DEPTH_LIMIT:
+        if len(stack) > DEPTH_LIMIT or depths[-1] + messages > DEPTH_LIMIT:
             return _TOO_DEEP
     return None
 
 
 @attrs.define
 class _Window:
-    """Searches a message forwards, in copies of a part of it: the search of a mapped file compares octet by octet.
+    """Searches a message forwards, in a copy of a section of it, because searching a mapped file compares byte by byte.
 
-    A copy serves until it is searched to its end, however many times something is found in it.
+    A section is copied once, however many matches it has.
     """
 
     message: Octets
@@ -80,7 +81,7 @@ class _Window:
     copy: bytes = b""
 
     def find(self, sub: bytes, at: int) -> int:
-        """Where `sub` is next, at `at` or behind it."""
+        """Returns the position of the next `sub` at or after `at`, or -1."""
         while at < len(self.message):
             if not self.start <= at < self.start + len(self.copy) - len(sub):
                 self.start, self.copy = at, self.message[at : at + _WINDOW + len(sub)]
@@ -94,36 +95,36 @@ class _Window:
 
 
 def common_beginning(texts: Sequence[bytes]) -> bytes:
-    """The longest text that all of these begin with."""
+    """Returns the longest common prefix."""
     if not texts:
         return b""
     first, last = min(texts), max(texts)
-    return first[: next((at for at, octet in enumerate(first) if last[at : at + 1] != bytes([octet])), len(first))]
+    return first[: next((at for at, byte in enumerate(first) if last[at : at + 1] != bytes([byte])), len(first))]
 
 
-def _lines(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
-    """What may stand behind the two hyphens of a delimiter: of which multipart it is, the inner ones first, and whether it is its last."""
-    known: dict[bytes, tuple[int, bool]] = {}
+def _delimiters(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+    """Returns, for each delimiter without its two hyphens, the level of its multipart and whether it closes it. Inner ones win."""
+    delimiters: dict[bytes, tuple[int, bool]] = {}
     for level, boundary in enumerate(stack):
-        known[boundary + b"--"] = level, True
-        known[boundary] = level, False
-    return known
+        delimiters[boundary + b"--"] = level, True
+        delimiters[boundary] = level, False
+    return delimiters
 
 
-def _beginning(stack: list[bytes]) -> bytes:
-    """What all of their delimiters begin with, and the line end before it. What is longer is found faster."""
+def _common_prefix(stack: list[bytes]) -> bytes:
+    """Returns the line end and the beginning that all delimiters have in common. The longer it is, the faster the search."""
     return b"\r\n--" + common_beginning(stack)
 
 
 def _part_head(message: Octets, at: int) -> tuple[bytes, int]:
-    """The header of the part whose delimiter line ends at `at`, and where its body begins."""
+    """Returns the header of the part whose delimiter line ends at `at`, and where its body begins."""
     begin = message.find(b"\r\n", at, at + 200)
     end = message.find(b"\r\n\r\n", begin, begin + _HEAD_LIMIT) if begin >= 0 else -1
     return (message[begin + 2 : end + 2], end + 4) if end >= 0 else (b"", 0)
 
 
-def _within(message: Octets, head: bytes, body: int) -> tuple[bytes | None, int]:
-    """The boundary of what an entity is, behind the messages that it is, one in the other; and how many these are."""
+def _boundary_inside(message: Octets, head: bytes, body: int) -> tuple[bytes | None, int]:
+    """Returns the boundary of an entity, if it is a multipart, and in how many directly nested messages it is wrapped."""
     depth, lower = 0, head.lower()
     while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(head):
         depth += 1
@@ -144,7 +145,7 @@ def _boundary(head: bytes, lower: bytes) -> bytes | None:
 
 
 def _content_types(head: bytes, lower: bytes) -> Iterator[bytes]:
-    """The values of the fields of that name, as header.parse_fields would give them."""
+    """Yields the values of all Content-Type fields, as header.parse_fields would return them."""
     at = lower.find(_NAME)
     while at >= 0:
         colon = _COLON.match(head, at + len(_NAME))

@@ -1,7 +1,7 @@
-"""What a finished message says of itself, and the few lines that submission may change (RFC 6409 §8). The body is never looked at.
+"""Reads the header of a submitted message, and makes the few changes that submission allows (RFC 6409 §8). The body is not read.
 
-Taken out: `Bcc` and what is meant for this service alone. Put in front: `Received`, and `Date` and `Message-ID` when missing.
-Every other octet stays as it was sent.
+Removes `Bcc` and the fields that are only for this service. Prepends `Received`, and `Date` and `Message-ID` if they are missing. All
+other bytes remain unchanged.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from mailsvc.mail.compose import rfc5322_date
 from mailsvc.mail.header import Field, HeaderError
 
 FIELDS_LIMIT = 1000
-HOPS_LIMIT = 100  # 5321 §6.3: so many Received fields are a loop
+HOPS_LIMIT = 100  # 5321 §6.3: this many Received fields indicate a loop
 KEYS = (b"idempotency-key", b"resend-idempotency-key")
 _KEY_LIMIT = 256
 
-_DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: the last one is the last server's to write
-_UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # may differ between two tries of one mail
+_DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: only the last server adds Return-Path
+_UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # can differ between two submissions of the same mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|\((?:[^()\\]|\\.)*+\)?|[^,"()]++|.')  # of a list; a missing end is forgiven
-_LIST = re.compile(r'[,"():;]')  # without any of these it is one address
-_NOT_SHOWN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # obs-unstruct may have control characters (5322 §4.1): sent on, not shown
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|\((?:[^()\\]|\\.)*+\)?|[^,"()]++|.')  # of a list; a closing quote or parenthesis can be missing
+_LIST = re.compile(r'[,"():;]')  # without any of these, it is a single address
+_NOT_SHOWN = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+)  # obs-unstruct allows control characters (5322 §4.1): sent unchanged, not displayed
 _FOLD = re.compile(r"\r\n(?=[ \t])")
-_NAMED_MOST = 1000  # addresses in headers that are read for showing
+_NAMED_MOST = 1000  # addresses in headers that are read for display
 
 
 class Unfit(ValueError):
-    """A header that cannot be sent on. `kind`: "from" or "content"; the text is a sentence."""
+    """The message cannot be accepted. `kind`: "from", "content" or "loop". The text is a sentence for the sender."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -46,7 +48,7 @@ class Unfit(ValueError):
 
 @attrs.frozen
 class Submitted:
-    """A message as its sender made it: `head` as it came, and `kept`, its fields that stay, each with its CRLF."""
+    """The header of a submitted message. `head`: as received. `kept`: the fields that are not removed, each with its CRLF."""
 
     sender: Mailbox
     to: tuple[Mailbox, ...]
@@ -54,23 +56,23 @@ class Submitted:
     reply_to: tuple[Mailbox, ...]
     subject: str
     message_id: str | None
-    key: str | None  # of idempotency
+    key: str | None  # the idempotency key
     head: bytes
     kept: bytes
     dated: bool
 
     @property
     def counted(self) -> bytes:
-        """The fields that two tries of one mail have in common."""
+        """Returns the fields that must be equal in two submissions of the same mail."""
         return _without(_UNCOUNTED, header.split_fields(self.head))
 
     @property
     def utf8(self) -> bool:
-        """Whether the header has octets beyond ASCII (6532)."""
+        """Whether the header is not ASCII (6532)."""
         return not self.kept.isascii()
 
     def prefix(self, received: str, message_id: str, date: datetime) -> bytes:
-        """What is put in front of `kept`. `message_id` is for a message that has none."""
+        """Returns the fields to prepend to `kept`. `message_id` is used if the message has none."""
         lines = [received]
         if not self.dated:
             lines.append(f"Date: {rfc5322_date(date)}\r\n")  # 6409 §8.2
@@ -80,7 +82,7 @@ class Submitted:
 
 
 def read(head: bytes) -> Submitted:
-    """The header block of a message, up to and with the CRLF of its last field. Unfit says what is wrong with it."""
+    """Reads a header block, including the CRLF of its last field. Raises Unfit."""
     try:
         fields = header.split_fields(head)
     except HeaderError as error:
@@ -107,7 +109,7 @@ def read(head: bytes) -> Submitted:
 
 
 def lines(head: bytes) -> list[tuple[str, bytes]]:
-    """The fields of a header block that `read` has read: each one's name in lower case, and its octets with the CRLF."""
+    """Returns the fields of a header block that `read` accepted: the name in lower case, and the whole field with its CRLF."""
     return [(name.decode("ascii").lower(), line) for line, name, _ in header.split_fields(head)]
 
 
@@ -120,7 +122,7 @@ def _value(raw: bytes) -> str:
 
 
 def fingerprint(envelope: Sequence[str], counted: bytes) -> hashlib._Hash:
-    """The beginning of what two tries of one mail have in common; the body is to be added."""
+    """Hashes what must be equal in two submissions of the same mail. The caller adds the body."""
     digest = hashlib.sha256()
     for part in (*(text.encode("utf-8", "surrogateescape") for text in envelope), counted):
         digest.update(b"%d:" % len(part) + part)
@@ -128,7 +130,7 @@ def fingerprint(envelope: Sequence[str], counted: bytes) -> hashlib._Hash:
 
 
 def received(host: str, protocol: str, identity: str, tls: str | None, date: datetime) -> str:
-    """The trace field (5321 §4.4, 8314 §4.3). Whoever submitted is not named: neither their address nor what they call themselves."""
+    """Returns the trace field (5321 §4.4, 8314 §4.3). It does not reveal the client: neither its address nor its EHLO name."""
     tokens = [f" by {host}", f" with {protocol}", f" id {identity}"]
     if tls:
         tokens.append(f" tls {tls}")
@@ -137,7 +139,7 @@ def received(host: str, protocol: str, identity: str, tls: str | None, date: dat
 
 
 def _sender(fields: Sequence[bytes]) -> Mailbox:
-    """The one author (6409 §6.3): whose domain it is must not depend on who reads it."""
+    """Returns the only author (6409 §6.3). All readers must agree on its domain."""
     if len(fields) != 1:
         raise Unfit("from", "The message needs a From header." if not fields else "The message has more than one From header.")
     text = _unfolded(fields[0])
@@ -147,13 +149,13 @@ def _sender(fields: Sequence[bytes]) -> Mailbox:
     try:
         mailbox = _author(text)
         if "\ufffd" in mailbox.local:
-            raise AddressError("The part before the @ has octets that are no UTF-8.")
+            raise AddressError("The part before the @ is not valid UTF-8.")
         return mailbox
     except AddressError as error:
         raise Unfit("from", f"The From header is not one address: {error}") from None
 
 
-_author = lru_cache(maxsize=1000)(parse_mailbox)  # who writes one mail writes another
+_author = lru_cache(maxsize=1000)(parse_mailbox)  # senders repeat
 
 
 def _unfolded(raw: bytes) -> str:
@@ -164,7 +166,7 @@ def _unfolded(raw: bytes) -> str:
 
 
 def _mailboxes(fields: Sequence[bytes]) -> tuple[Mailbox, ...]:
-    """Who is named, for showing; what cannot be read is left out, since the envelope says who gets the mail."""
+    """Returns the mailboxes for display. Leaves out invalid ones, because the envelope determines the recipients."""
     found: list[Mailbox] = []
     items = chain.from_iterable(map(_items, map(_unfolded, fields)))
     for item in islice(items, _NAMED_MOST):
@@ -176,7 +178,7 @@ def _mailboxes(fields: Sequence[bytes]) -> tuple[Mailbox, ...]:
 
 
 def _items(text: str) -> Iterable[str]:
-    """The parts between the commas of a list, without comments and without the names of groups (5322 §3.4)."""
+    """Returns the items of a comma-separated list, without comments and the names of groups (5322 §3.4)."""
     return (text,) if _LIST.search(text) is None else _split(text)
 
 
