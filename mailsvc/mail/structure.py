@@ -103,7 +103,7 @@ def common_beginning(texts: Sequence[bytes]) -> bytes:
 
 
 def _delimiters(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
-    """Returns, for each delimiter without its two hyphens, the level of its multipart and whether it closes it. Inner ones win."""
+    """Returns each delimiter without its two hyphens, with the level of its multipart and whether it closes it. Inner ones win."""
     delimiters: dict[bytes, tuple[int, bool]] = {}
     for level, boundary in enumerate(stack):
         delimiters[boundary + b"--"] = level, True
@@ -124,7 +124,7 @@ def _part_head(message: Octets, at: int) -> tuple[bytes, int]:
 
 
 def _boundary_inside(message: Octets, head: bytes, body: int) -> tuple[bytes | None, int]:
-    """Returns the boundary of an entity, if it is a multipart, and in how many directly nested messages it is wrapped."""
+    """Returns the boundary if an entity is a multipart, or a message (in a message …) that is one; and the number of these messages."""
     depth, lower = 0, head.lower()
     while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(head):
         depth += 1

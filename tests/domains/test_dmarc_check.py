@@ -65,7 +65,7 @@ async def test_which_policy_applies(texts: Mapping[str, list[str]], at: str | No
         ({"a.mail.example.com": [REJECT]}, None, "reject"),
         ({"example.com": [f"{REJECT}; sp=none"]}, "weak", "The policy of example.com applies"),
         ({"example.com": [f"{REJECT}; aspf=s"]}, None, "strict alignment"),
-        ({"a.mail.example.com": [f"{REJECT}; pct=5"]}, None, "Pct= is no tag"),
+        ({"a.mail.example.com": [f"{REJECT}; pct=5"]}, None, "Pct= is no longer a DMARC tag"),
         ({"a.mail.example.com": [NONE, REJECT]}, "several", "2 policies"),
         ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"]}, "unreadable", "Add this one"),
         ({"mail.example.com": ["broken"]}, "unanswered", "the server is silent"),

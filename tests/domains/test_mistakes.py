@@ -99,8 +99,8 @@ async def test_an_spf_record_with_too_many_lookups(rig: Rig) -> None:
         (lambda text: text.replace("; p=", "; s=tlsrpt; p="), "service", "not for email"),
         (lambda text: text.replace("k=rsa", "k=ed25519"), "algorithm", "k= tag"),
         (lambda text: text.replace("DKIM1", "DKIM2"), "version", "v= tag"),
-        (lambda text: text.swapcase().replace("V=dkim1; K=RSA; P=", "v=DKIM1; k=rsa; p="), "other_key", "another key"),
-        (lambda text: "hello", "unreadable", "no tag"),
+        (lambda text: text.swapcase().replace("V=dkim1; K=RSA; P=", "v=DKIM1; k=rsa; p="), "other_key", "different key"),
+        (lambda text: "hello", "unreadable", "not a tag"),
     ],
 )
 @pytest_twisted.ensureDeferred

@@ -1,1 +1,1 @@
-"""DKIM, SPF, DMARC and MTA-STS records and signatures. Pure: no DNS look-ups, no keys in files."""
+"""DKIM, SPF, DMARC and MTA-STS: records and signatures. Pure: no DNS lookups, no key files."""

@@ -1,6 +1,6 @@
 """DKIM signing (RFC 6376, 8301, 8463): relaxed/relaxed, RSA-SHA256 and Ed25519-SHA256, oversigned.
 
-Verifying is not here.
+This module does not verify signatures.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from mailsvc.mail.header import HeaderError, fold, split_fields, split_message
 
 Algorithm = Literal["rsa", "ed25519"]
 
-LIFETIME = 14 * 86400  # x= after t=, unless somebody knows better
-AFTER_EXPIRY = 9 * 86400  # x= after the last attempt: for bounces and for those who look later
+LIFETIME = 14 * 86400  # x= after t=, by default
+AFTER_EXPIRY = 9 * 86400  # x= after the last attempt: for bounces, and for receivers that verify later
 RSA_BITS = 2048
 
-# 6376 §5.4.1, 8058 §4. True: listed once more than present, so that nobody can add one (§5.4.2, §8.15).
+# 6376 §5.4.1, 8058 §4. True: listed once more than it occurs, so that nobody can add one (§5.4.2, §8.15).
 _SIGNED: dict[bytes, bool] = {
     b"from": True,
     b"to": True,
@@ -53,23 +53,25 @@ _SIGNED: dict[bytes, bool] = {
     b"feedback-id": False,
     b"auto-submitted": False,
 }
-_SPACES = re.compile(rb"  +")  # two literal spaces first: the search for them is a fast one
+_SPACES = re.compile(rb"  +")  # begins with two literal spaces, which are found fast
 _SLICE = 256 * 1024
 _WIDTH = 72
 
 
 class DkimError(ValueError):
-    """A message or a key that cannot be signed with."""
+    """The message cannot be signed, or the key cannot be used."""
 
 
 @attrs.frozen
 class SigningKey:
+    """A private key."""
+
     algorithm: Algorithm
     private: rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey = attrs.field(repr=False)
 
     @property
     def name(self) -> str:
-        """For the a= tag."""
+        """The value of the a= tag."""
         return f"{self.algorithm}-sha256"
 
     def sign(self, data: bytes) -> bytes:
@@ -82,7 +84,7 @@ class SigningKey:
 
 
 def generate(algorithm: Algorithm) -> tuple[bytes, str]:
-    """A new key: PKCS#8 DER, to be encrypted, and the p= value to publish."""
+    """Generates a key. Returns it as PKCS#8 DER, which the caller encrypts, and the p= value to publish."""
     private: rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
     if algorithm == "rsa":
         private = rsa.generate_private_key(65537, RSA_BITS)
@@ -93,7 +95,7 @@ def generate(algorithm: Algorithm) -> tuple[bytes, str]:
 
 
 def load_key(algorithm: Algorithm, der: bytes) -> SigningKey:
-    """The key in `der`. Its numbers are not tested for being prime: `generate` made them and encryption kept them intact."""
+    """Loads a key. Skips the primality test: `generate` made the key, and authenticated encryption protected it since."""
     try:
         private = load_der_private_key(der, None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError):
@@ -106,17 +108,17 @@ def load_key(algorithm: Algorithm, der: bytes) -> SigningKey:
 
 
 def public_value(key: SigningKey) -> str:
-    """The p= value: SubjectPublicKeyInfo for RSA (6376 §3.6.1), the bare 32 octets for Ed25519 (8463 §4)."""
+    """Returns the p= value: SubjectPublicKeyInfo for RSA (6376 §3.6.1), the raw 32 bytes for Ed25519 (8463 §4)."""
     public = key.private.public_key()
     if isinstance(public, rsa.RSAPublicKey):
-        octets = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        data = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     else:
-        octets = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
-    return base64.b64encode(octets).decode("ascii")
+        data = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return base64.b64encode(data).decode("ascii")
 
 
 def dns_record(algorithm: Algorithm, public: str) -> str:
-    """The TXT record of a selector, in one string."""
+    """Returns the TXT record of a selector as one string."""
     return f"v=DKIM1; k={algorithm}; p={public}"
 
 
@@ -124,12 +126,12 @@ def dns_record(algorithm: Algorithm, public: str) -> str:
 
 
 def relaxed_header(name: bytes, value: bytes) -> bytes:
-    """6376 §3.4.2; with the CRLF."""
+    """Returns a canonical field with its CRLF (6376 §3.4.2)."""
     return name.lower() + b":" + _single_spaces(value.replace(b"\r\n", b"")).strip(b" ") + b"\r\n"
 
 
 def relaxed_body(body: bytes) -> bytes:
-    """6376 §3.4.4."""
+    """Returns the canonical body (6376 §3.4.4)."""
     return b"".join(canonical_body(_slices(body, 0)))
 
 
@@ -138,7 +140,7 @@ def body_hash(message: bytes, body_start: int = 0) -> bytes:
 
 
 def canonical_body_of(message: bytes, start: int, *, relaxed: bool) -> Iterator[bytes]:
-    """The canonical body in pieces of bounded size, so that neither a long line nor a large body keeps other threads waiting."""
+    """Yields the canonical body in pieces of limited size, so that neither a long line nor a large body blocks other threads."""
     return canonical_body(_slices(message, start), relaxed=relaxed)
 
 
@@ -149,10 +151,10 @@ def _hash(chunks: Iterable[bytes]) -> bytes:
     return digest.digest()
 
 
-def _single_spaces(octets: bytes) -> bytes:
-    if b"\t" in octets:
-        octets = octets.replace(b"\t", b" ")
-    return _SPACES.sub(b" ", octets) if b" " in octets and b"  " in octets else octets
+def _single_spaces(data: bytes) -> bytes:
+    if b"\t" in data:
+        data = data.replace(b"\t", b" ")
+    return _SPACES.sub(b" ", data) if b" " in data and b"  " in data else data
 
 
 def _slices(message: bytes, start: int) -> Iterator[bytes]:
@@ -160,11 +162,11 @@ def _slices(message: bytes, start: int) -> Iterator[bytes]:
 
 
 def canonical_body(chunks: Iterable[bytes], *, relaxed: bool = True) -> Iterator[bytes]:
-    """The canonical body in pieces (6376 §3.4.3, §3.4.4). `chunks` may be cut anywhere.
+    """Yields the canonical body in pieces (6376 §3.4.3, §3.4.4). `chunks` can be split anywhere.
 
-    At most two octets of a chunk wait for the next, so the work for each chunk is bounded by its size.
+    Holds back at most two bytes of a chunk for the next one, so the work for a chunk is limited by its size.
     """
-    withheld = 0  # line ends that may turn out to be trailing empty lines
+    withheld = 0  # line ends that could be trailing empty lines
     held, empty = b"", True
     for chunk in chunks:
         piece = held + chunk
@@ -189,25 +191,25 @@ def canonical_body(chunks: Iterable[bytes], *, relaxed: bool = True) -> Iterator
 
 
 def _line_ends(count: int) -> Iterator[bytes]:
-    """So many, in pieces."""
+    """Yields `count` line ends in pieces."""
     most = _SLICE // 2
     return (b"\r\n" * min(most, count - made) for made in range(0, count, most))
 
 
 def _unfinished(piece: bytes, relaxed: bool) -> int:
-    """How many octets at the end the next chunk may change: half a line end, or spaces before one."""
+    """Returns how many bytes at the end depend on the next chunk: half a line end, or a space that could be before one."""
     if piece.endswith(b" \r") and relaxed:
         return 2
     return int(piece.endswith(b"\r") or (relaxed and piece.endswith(b" ")))
 
 
-def _without_line_ends(octets: bytes) -> int:
-    """Where the CRLFs at the end of `octets` begin."""
-    end = len(octets.rstrip(b"\r\n"))
-    if octets.count(b"\r\n", end) * 2 == len(octets) - end:
+def _without_line_ends(data: bytes) -> int:
+    """Returns where the CRLFs at the end of `data` begin."""
+    end = len(data.rstrip(b"\r\n"))
+    if data.count(b"\r\n", end) * 2 == len(data) - end:
         return end
-    end = len(octets)
-    while octets.endswith(b"\r\n", 0, end):
+    end = len(data)
+    while data.endswith(b"\r\n", 0, end):
         end -= 2
     return end
 
@@ -218,7 +220,7 @@ def _without_line_ends(octets: bytes) -> int:
 def sign(
     message: bytes | Iterable[bytes], domain: str, keys: Sequence[tuple[str, SigningKey]], now: int, lifetime: int = LIFETIME
 ) -> bytes:
-    """DKIM-Signature fields for `message`, whole or in pieces, one per (selector, key), to be put before it. RSA stands on top."""
+    """Returns the DKIM-Signature fields to prepend to `message`, which is whole or in pieces: one for each (selector, key), RSA first."""
     block, body = _opened(message)
     try:
         names, signed = _signed_fields(split_fields(block))
@@ -234,7 +236,7 @@ def sign(
 
 
 def _opened(message: bytes | Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
-    """The header block, and the body in pieces."""
+    """Returns the header block, and the body in pieces."""
     if isinstance(message, bytes):
         block, start = split_message(message)
         return block, _slices(message, start)
@@ -248,7 +250,7 @@ def _opened(message: bytes | Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
 
 
 def _signed_fields(fields: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[str, bytes]:
-    """The h= tag and the canonical fields in its order; instances count from the bottom (6376 §5.4.2)."""
+    """Returns the h= tag and the canonical fields in its order. Repeated fields are taken from the bottom (6376 §5.4.2)."""
     present: dict[bytes, list[bytes]] = {}
     for _, name, raw in fields:
         present.setdefault(name.lower(), []).append(raw)
@@ -260,7 +262,7 @@ def _signed_fields(fields: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[str, b
 
 @lru_cache(maxsize=256)
 def _names(present: Sequence[int]) -> str:
-    """The h= tag, folded, for a message that has so many of each of the fields that are signed."""
+    """Returns the folded h= tag. `present`: how often each field of _SIGNED occurs in the message."""
     lines, line = [], " h="
     for (name, oversigned), count in zip(_SIGNED.items(), present, strict=True):
         for _ in range(count + oversigned):
@@ -278,11 +280,11 @@ def _field_without_signature(domain: str, selector: str, key: SigningKey, now: i
 
 @lru_cache(maxsize=1000)
 def _first_tags(domain: str, selector: str, algorithm: str) -> str:
-    """What follows the colon, folded (5322 §2.1.1): the tags that only depend on the key."""
+    """Returns the beginning of the value, folded (5322 §2.1.1): the tags that only depend on the key."""
     field = fold("DKIM-Signature", (" v=1;", f" a={algorithm};", " c=relaxed/relaxed;", f" d={domain};", f" s={selector};"))
     return field.removeprefix("DKIM-Signature:").removesuffix("\r\n")
 
 
-def _folded_base64(octets: bytes) -> bytes:
-    text = base64.b64encode(octets)
+def _folded_base64(data: bytes) -> bytes:
+    text = base64.b64encode(data)
     return b"\r\n ".join([text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)])

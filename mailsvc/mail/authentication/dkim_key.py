@@ -1,4 +1,4 @@
-"""DKIM key records (RFC 6376 §3.6.1): what stands under a selector, compared with what should. Pure."""
+"""DKIM key records (RFC 6376 §3.6.1): compares the record found in DNS with the expected one. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SPACE = re.compile(r"\s+")
 
 @attrs.frozen
 class Wrong:
-    """Why a verifier that finds this record would not accept our signatures; `why` is a phrase."""
+    """Why a verifier would reject our signatures because of this record. `why` is a phrase."""
 
     fault: Fault
     why: str
 
 
 def compare(text: str, expected: str) -> Wrong | None:
-    """`text`, as found with its strings joined, against the record that we want. None: it serves as well."""
+    """Compares `text`, a record with its strings joined, with the expected record. Returns None if signatures can be verified with it."""
     if "\\" in text or '"' in text:
         return Wrong("quotes", "it has quotation marks or backslashes within its value")
     try:
@@ -38,22 +38,22 @@ def compare(text: str, expected: str) -> Wrong | None:
         return Wrong("unreadable", "it has no p= tag")
     key, right = _bare(found["p"]), _bare(wanted["p"])
     if not key:
-        return Wrong("revoked", "its p= tag is empty, which says that the key is revoked")
+        return Wrong("revoked", "its p= tag is empty, which means that the key is revoked")
     if found.get("k", "rsa") != wanted.get("k", "rsa"):
         return Wrong("algorithm", f"its k= tag says {found.get('k', 'rsa')}, not {wanted.get('k', 'rsa')}")
-    if key != right:  # byte for byte: base64 has case
+    if key != right:  # base64 is case-sensitive
         if right.startswith(key) or (len(key) < len(right) and right.endswith(key)):
             return Wrong("truncated", f"its key has {len(key)} of {len(right)} characters")
-        return Wrong("other_key", "it has another key")
+        return Wrong("other_key", "it has a different key")
     hashes = [_bare(name) for name in found.get("h", "sha256").split(":")]
     if "sha256" not in hashes:
-        return Wrong("hash", f"its h= tag allows {':'.join(hashes)} only, and signatures use sha256")
+        return Wrong("hash", f"its h= tag only allows {':'.join(hashes)}, but signatures use sha256")
     services = [_bare(name) for name in found.get("s", "*").split(":")]
     if not {"*", "email"} & set(services):
         return Wrong("service", f"its s= tag is {':'.join(services)}, which is not for email")
     if "y" in [_bare(flag) for flag in found.get("t", "").split(":")]:
-        return Wrong("testing", "its t= tag has y: it is only being tested, and receivers treat the mail as unsigned")
-    return None  # t=s is no hindrance: signatures have no i= of another domain
+        return Wrong("testing", "its t= tag contains y (testing), so receivers treat the mail as unsigned")
+    return None  # t=s is fine: signatures have no i= with a different domain
 
 
 def _bare(text: str) -> str:

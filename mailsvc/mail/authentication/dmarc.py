@@ -1,4 +1,4 @@
-"""DMARC policy records (RFC 9989 §4.7) and the names at which a receiver looks for them (§4.10). Pure."""
+"""DMARC policy records (RFC 9989 §4.7) and the names where receivers look for them (§4.10). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLICIES: tuple[Policy, ...] = ("none", "quarantine", "reject")
 
 @attrs.frozen
 class Record:
-    """What a policy says. `reports`: where to (rua); `testing` is t=y; `psd` is y, n or u."""
+    """A policy. `reports`: where they are sent (rua). `testing`: t=y. `psd`: y, n or u. `notes`: what is wrong but tolerated."""
 
     policy: Policy
     subdomains: Policy | None
@@ -31,24 +31,24 @@ class Record:
 
 
 def is_dmarc(text: str) -> bool:
-    """§4.7: the version is the first tag, and in this case."""
+    """Whether the first tag is the version, which is case-sensitive (§4.7)."""
     name, _, value = text.partition(";")[0].partition("=")
     return name.strip() == "v" and value.strip() == "DMARC1"
 
 
 def parse(text: str) -> Record | None:
-    """The policy in a record for which `is_dmarc` holds; None when nobody would use it. Tags that are not known do not count."""
+    """Parses a record that `is_dmarc` accepts. Returns None if receivers would ignore it. Unknown tags are ignored."""
     try:
         found = tags.parse(text)
     except TagError:
         return None
     reports = tuple(uri.strip() for uri in found.get("rua", "").split(",") if uri.strip())
-    notes = [f"{name}= is no tag of DMARC any more" for name in ("pct", "rf", "ri") if name in found]
+    notes = [f"{name}= is no longer a DMARC tag" for name in ("pct", "rf", "ri") if name in found]
     policy = _policy(found.get("p"))
     if policy is None:
         if "p" in found and not reports:
-            return None  # §4.7: an invalid p= counts as none only when reports are asked for
-        notes.append("p= is missing or not one of none, quarantine, reject; it counts as none")
+            return None  # §4.7: an invalid p= is treated as none only if reports are requested
+        notes.append("p= is missing or not one of none, quarantine, reject; it is treated as none")
         policy = "none"
     return Record(
         policy,
@@ -64,13 +64,13 @@ def parse(text: str) -> Record | None:
 
 
 def only(texts: Sequence[str]) -> Record | None:
-    """The policy at a name; several discard each other (§4.10)."""
+    """Returns the policy at a name. Several policies cancel each other out (§4.10)."""
     found = [text for text in texts if is_dmarc(text)]
     return parse(found[0]) if len(found) == 1 else None
 
 
 def walk(domain: str) -> Iterator[str]:
-    """The domains whose _dmarc name is asked for, in turn: at most eight, jumping to seven labels when there are more (§4.10)."""
+    """Yields the domains whose _dmarc name is queried, in order: at most eight. From a longer name, it skips to seven labels (§4.10)."""
     labels = domain.split(".")
     yield domain
     rest = labels[1:] if len(labels) < QUERIES else labels[-(QUERIES - 1) :]

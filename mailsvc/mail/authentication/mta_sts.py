@@ -1,6 +1,6 @@
-"""MTA-STS (RFC 8461): the record that announces a domain's policy, and the policy itself.
+"""MTA-STS (RFC 8461): the record that announces a domain's policy, and the policy itself. Pure.
 
-Fetching and keeping it: delivery/connection/mta_sts.
+delivery/connection/mta_sts fetches and stores policies.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _HOST = re.compile(r"(\*\.)?[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z
 
 
 class BadPolicy(ValueError):
-    """A phrase: what is wrong with it."""
+    """The policy is invalid. The text is a phrase that says why."""
 
 
 @attrs.frozen
 class Policy:
-    """Which hosts may take the domain's mail, and whether that is binding. `mx`: names, or patterns `*.example.com`."""
+    """The hosts that may receive mail for the domain, and whether this is enforced. `mx`: names, or patterns such as `*.example.com`."""
 
     mode: Mode
     max_age: int
     mx: tuple[str, ...] = ()
 
     def allows(self, host: str) -> bool:
-        """A pattern's star stands for one label (8461 §4.1)."""
+        """Whether a name or pattern matches `host`. The star of a pattern matches one label (8461 §4.1)."""
         name = host.lower().rstrip(".")
         parent = name.partition(".")[2]
         return any(parent == each[2:] if each.startswith("*.") else name == each for each in self.mx)
 
 
 def policy_id(records: Iterable[str]) -> str | None:
-    """The id that the TXT records at `_mta-sts` announce; None: there is no policy.
+    """Returns the ID in the TXT records at `_mta-sts`, or None if there is no policy.
 
-    Anything but exactly one record that begins with the version counts as none (8461 §3.1).
+    There must be exactly one record that begins with the version (8461 §3.1).
     """
     ours = [record for record in records if record.startswith("v=STSv1") and record[7:].lstrip(" \t")[:1] == ";"]
     if len(ours) != 1:
@@ -54,13 +54,13 @@ def policy_id(records: Iterable[str]) -> str | None:
             continue
         if not equals or not _FIELD.fullmatch(key):
             return None
-        if key == "id" and found is None:  # the first of several counts
+        if key == "id" and found is None:  # if repeated, the first one counts
             found = value
     return found if found is not None and _ID.fullmatch(found) else None
 
 
 def parse(body: bytes) -> Policy:
-    """The policy in a file. Unknown keys mean nothing, of repeated ones the first counts, but for `mx` (8461 §3.2)."""
+    """Parses a policy file. Unknown keys are ignored. If a key other than `mx` is repeated, the first one counts (8461 §3.2)."""
     if len(body) > MOST_OCTETS:
         raise BadPolicy("the policy is too long")
     try:
@@ -84,16 +84,16 @@ def parse(body: bytes) -> Policy:
 
 def _checked(first: dict[str, str], mx: list[str]) -> Policy:
     if first.get("version") != "STSv1":
-        raise BadPolicy("the policy is of no version that is known")
+        raise BadPolicy("the policy's version is missing or unknown")
     mode = first.get("mode")
     if mode not in ("enforce", "testing", "none"):
-        raise BadPolicy("the policy's mode is none of enforce, testing, none")
+        raise BadPolicy("the policy's mode is not enforce, testing or none")
     age = first.get("max_age", "")
     if not re.fullmatch(r"[0-9]{1,10}", age):
         raise BadPolicy("the policy has no max_age")
     if mode != "none" and not mx:
-        raise BadPolicy("the policy names no mx")
+        raise BadPolicy("the policy has no mx")
     wrong = [each for each in mx if not _HOST.fullmatch(each)]
     if wrong:
-        raise BadPolicy("an mx of the policy is no host name")
+        raise BadPolicy("an mx of the policy is not a host name")
     return Policy(mode, min(int(age), LONGEST), tuple(each.lower() for each in mx))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""SPF records (RFC 7208): their terms and macros. Pure; evaluating one needs DNS and is done in domains/spf_check."""
+"""SPF records (RFC 7208): their terms and macros. Pure. Evaluating a record needs DNS: domains/spf_check."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CIDR = re.compile(r"(?P<domain>.*?)(?:/(?P<four>0|[1-9][0-9]?))?(?://(?P<six>0|
 _MACRO = re.compile(
     r"%(?:\{(?P<letter>[slodiphcrtv])(?P<digits>[0-9]*)(?P<reverse>r?)(?P<delimiters>[.\-+,/_=]*)\}|(?P<escape>[%_\-])|)", re.IGNORECASE
 )
-_NAMED = frozenset({"include", "exists", "ip4", "ip6"})  # which need what stands after the colon
-LONGEST = 8192  # characters of a record; §3.4 wants what fits into one UDP answer
-LONGEST_TERM = 512  # characters, macros and all
-COUNTED = frozenset({"include", "a", "mx", "ptr", "exists", "redirect"})  # §4.6.4: these ask DNS
+_NAMED = frozenset({"include", "exists", "ip4", "ip6"})  # mechanisms that require a value
+LONGEST = 8192  # characters of a record; §3.4 recommends what fits into a UDP answer
+LONGEST_TERM = 512  # characters, including macros
+COUNTED = frozenset({"include", "a", "mx", "ptr", "exists", "redirect"})  # §4.6.4: these query DNS
 
 
 class SpfError(ValueError):
-    """The record is not to be understood: a permanent error (§2.6.7). The text is a phrase."""
+    """The record is invalid: a permanent error (§2.6.7). The text is a phrase that says why."""
 
 
 @attrs.frozen
 class Mechanism:
-    """`domain` as written, macros and all; empty: the domain that is checked."""
+    """A mechanism. `domain` still contains macros; if it is empty, the domain that is checked is meant."""
 
     name: str
     qualifier: Qualifier
@@ -43,13 +43,15 @@ class Mechanism:
 
 @attrs.frozen
 class Record:
+    """The mechanisms in their order, and the domain of `redirect=`."""
+
     mechanisms: tuple[Mechanism, ...]
     redirect: str | None = None
 
 
 @attrs.frozen
 class Asked:
-    """Whose mail it is: what macros stand for (§7.2)."""
+    """The mail that is checked: the values of macros (§7.2)."""
 
     address: Address
     sender: str  # local@domain
@@ -57,12 +59,12 @@ class Asked:
 
 
 def is_spf(text: str) -> bool:
-    """§4.5: version 1 and nothing that merely begins like it."""
+    """Whether the version is exactly spf1 (§4.5)."""
     return text.lower() == "v=spf1" or text.lower().startswith("v=spf1 ")
 
 
 def parse(text: str) -> Record:
-    """The record in a TXT record for which `is_spf` holds, or SpfError: one wrong term spoils it all (§4.6)."""
+    """Parses a TXT record that `is_spf` accepts. Raises SpfError: one invalid term makes the record invalid (§4.6)."""
     if len(text) > LONGEST:
         raise SpfError(f"the record is longer than {LONGEST} characters")
     mechanisms: list[Mechanism] = []
@@ -71,18 +73,18 @@ def parse(text: str) -> Record:
         if not term:
             continue
         if len(term) > LONGEST_TERM:
-            raise SpfError("one of its terms is longer than any name can be")
+            raise SpfError(f"one of its terms is longer than {LONGEST_TERM} characters")
         found = _TERM.fullmatch(term)
         if found is not None:
             mechanisms.append(_mechanism(found, term))
             continue
         modifier = _MODIFIER.fullmatch(term)
         if modifier is None:
-            raise SpfError(f"{term!r} is no term of SPF")
+            raise SpfError(f"{term!r} is not a valid SPF term")
         name = modifier["name"].lower()
         if name in ("redirect", "exp"):
-            if name in modifiers or not modifier["value"]:  # §6: once at most
-                raise SpfError(f"{name}= is there twice or has no domain")
+            if name in modifiers or not modifier["value"]:  # §6: at most once
+                raise SpfError(f"{name}= is repeated or has no domain")
             _check_macros(modifier["value"])
             modifiers[name] = modifier["value"]
     if any(mechanism.name == "all" for mechanism in mechanisms):
@@ -95,11 +97,11 @@ def _mechanism(found: re.Match[str], term: str) -> Mechanism:
     qualifier = cast(Qualifier, found["qualifier"] or "+")
     value = rest.removeprefix(":")
     if (name in _NAMED and not (rest.startswith(":") and value)) or rest == ":":
-        raise SpfError(f"{term!r} has nothing after its colon")
+        raise SpfError(f"{term!r} has no value after its colon")
     if name in ("ip4", "ip6"):
         return Mechanism(name, qualifier, network=_network(name, value, term))
     if name == "all" and rest:
-        raise SpfError(f"{term!r}: all takes nothing after it")
+        raise SpfError(f"{term!r} has a value, but all takes none")
     four, six, domain = 32, 128, value
     if name in ("a", "mx"):
         cidr = _CIDR.fullmatch(rest)
@@ -107,9 +109,9 @@ def _mechanism(found: re.Match[str], term: str) -> Mechanism:
         domain = cidr["domain"].removeprefix(":")
         four, six = int(cidr["four"] or 32), int(cidr["six"] or 128)
         if four > 32 or six > 128:
-            raise SpfError(f"{term!r} has a length of prefix that does not exist")
+            raise SpfError(f"{term!r} has an invalid prefix length")
     if "/" in _MACRO.sub("", domain):
-        raise SpfError(f"{term!r} is no {name} mechanism")
+        raise SpfError(f"{term!r} is not a valid {name} mechanism")
     _check_macros(domain)
     return Mechanism(name, qualifier, domain, four=four, six=six)
 
@@ -118,7 +120,7 @@ def _network(name: str, value: str, term: str) -> IPv4Network | IPv6Network:
     try:
         return IPv4Network(value, strict=False) if name == "ip4" else IPv6Network(value, strict=False)
     except ValueError:
-        raise SpfError(f"{term!r} has no address after its colon") from None
+        raise SpfError(f"{term!r} has no valid address after its colon") from None
 
 
 def _check_macros(text: str) -> None:
@@ -128,7 +130,7 @@ def _check_macros(text: str) -> None:
 
 
 def expand(text: str, domain: str, asked: Asked) -> str:
-    """A domain with its macros replaced (§7.3), shortened from the left to 253 characters (§7.3)."""
+    """Replaces the macros in a domain, and shortens it from the left to 253 characters (§7.3)."""
     local, _, sending = asked.sender.rpartition("@")
     address = asked.address
     dotted = str(address) if isinstance(address, IPv4Address) else ".".join(address.exploded.replace(":", ""))
@@ -138,7 +140,7 @@ def expand(text: str, domain: str, asked: Asked) -> str:
         "o": sending,
         "d": domain,
         "i": dotted,
-        "p": "unknown",  # §7.3: not to be used, and costs look-ups
+        "p": "unknown",  # §7.3: should not be used, and costs lookups
         "v": "in-addr" if isinstance(address, IPv4Address) else "ip6",
         "h": asked.helo,
     }
@@ -161,7 +163,7 @@ def expand(text: str, domain: str, asked: Asked) -> str:
 
 
 def within(address: Address, candidates: tuple[str, ...], four: int, six: int) -> bool:
-    """Whether an address is in the network of one of these (§5.3); families do not mix (§5)."""
+    """Whether `address` is in the network of a candidate (§5.3) of the same address family (§5)."""
     bits = four if isinstance(address, IPv4Address) else six
     return any(
         ip_.version == address.version and address in ipaddress.ip_network((ip_, bits), strict=False)

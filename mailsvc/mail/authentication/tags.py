@@ -1,4 +1,4 @@
-"""Tag lists (RFC 6376 §3.2), the form of DKIM keys and, nearly, of DMARC policies. Pure."""
+"""Tag lists (RFC 6376 §3.2): the syntax of DKIM keys and, almost, of DMARC policies. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class TagError(ValueError):
-    """Not a list of tags; the text is a phrase."""
+    """The list of tags is invalid. The text is a phrase that says why."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """Tags in their order. White space around names and values does not count."""
+    """Returns the tags in their order. White space around names and values is ignored."""
     tags: dict[str, str] = {}
     for part in text.rstrip("; \t\r\n").split(";"):
         name, equals, value = part.partition("=")
         name = name.strip()
         if not equals or not _NAME.fullmatch(name):
-            raise TagError(f"{part.strip()[:40]!r} is no tag")
+            raise TagError(f"{part.strip()[:40]!r} is not a tag")
         if name in tags:
-            raise TagError(f"the tag {name}= is there twice")  # 6376 §3.2: invalid as a whole
+            raise TagError(f"the tag {name}= is repeated")  # 6376 §3.2: invalid as a whole
         tags[name] = value.strip()
     return tags

@@ -1,1 +1,5 @@
-"""Mail about mail: delivery status notifications, bounces without a standard, abuse reports and automatic replies. Pure."""
+"""Mail about mail: delivery status notifications, non-standard bounces, abuse reports and automatic replies. Pure.
+
+`dsn` composes notifications. The other modules read mail: `report` splits it into parts, and `dsn_reader`, `text_bounce`, `feedback`
+and `auto_reply` recognize what it is. What follows from that: bounces/reading.
+"""

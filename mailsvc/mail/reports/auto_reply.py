@@ -1,4 +1,4 @@
-"""Recognising what a machine answers by itself (RFC 3834): absence notes, confirmations, read receipts. It is never answered."""
+"""Recognizes automatic replies (RFC 3834): out-of-office notes, confirmations, read receipts. They are never answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUBJECT = re.compile(
 
 
 def recognised(mail: Report) -> bool:
-    """Whether nobody wrote it. A bounce is one of these too, so ask for that first."""
+    """Whether a program sent this mail. This is also true of bounces, so check for those first."""
     if mail.kind == "disposition-notification":  # 8098
         return True
     submitted = mail.fields.get("auto-submitted", "").partition(";")[0].strip().lower()

@@ -23,16 +23,16 @@ Action = Literal["failed", "delayed", "relayed", "delivered", "expanded"]
 _SUBJECTS: dict[Action, str] = {
     "failed": "Your mail could not be delivered",
     "delayed": "Your mail is delayed",
-    "relayed": "Your mail was handed to the recipient's server",
+    "relayed": "Your mail was accepted by the recipient's server",
     "delivered": "Your mail was delivered",
-    "expanded": "Your mail was sent on to a list",
+    "expanded": "Your mail was delivered to a mailing list",
 }
 _SENTENCES: dict[Action, str] = {
-    "failed": "It could not be delivered to the following recipients, and will not be tried again:",
-    "delayed": "It could not be delivered to the following recipients yet. It is tried again; you need not send it again:",
-    "relayed": "It was handed to the servers of the following recipients, which may send no further notification:",
+    "failed": "It could not be delivered to the following recipients, and delivery will not be retried:",
+    "delayed": "It could not be delivered to the following recipients yet. Delivery will be retried, and you don't need to send it again:",
+    "relayed": "It was accepted by the servers of the following recipients, which may not send any further notification:",
     "delivered": "It was delivered to the following recipients:",
-    "expanded": "It was delivered to the following recipients, which are lists, and sent on to their members:",
+    "expanded": "It was delivered to the following mailing lists, which forward it to their members:",
 }
 _CLASSES: dict[Action, str] = {"failed": "5", "delayed": "4", "relayed": "2", "delivered": "2", "expanded": "2"}
 _ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
@@ -40,7 +40,7 @@ _ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
 
 @attrs.frozen
 class Fate:
-    """The outcome for one recipient. `said` is a reply, or our own explanation; `original` is the ORCPT, type and address.
+    """The outcome for one recipient. `said` is a reply or our own explanation. `original` is the ORCPT: a type and an address.
 
     `reporter` is the server that reported the outcome, if it was not this one.
     """
@@ -54,7 +54,7 @@ class Fate:
 
     @property
     def status(self) -> str:
-        """3463: the status of the reply if it agrees with the outcome, otherwise only the class."""
+        """The status code (3463): that of the reply if it agrees with the outcome, otherwise only the class."""
         first = _CLASSES[self.action]
         found = _ENHANCED.match(self.said) or re.search(r"answered \d{3} ([245]\.\d{1,3}\.\d{1,3})\s", self.said)
         return found[1] if found and found[1][0] == first else f"{first}.0.0"
@@ -62,17 +62,17 @@ class Fate:
 
 @attrs.frozen
 class Notification:
-    """One mail that tells about another. `full`: the whole of `message` goes with it, not only its header (RET).
+    """A notification about a mail. `full`: return all of `message`, not only its header (RET).
 
-    `smtputf8`: the mail that it tells about came with it, so its sender reads the forms for addresses beyond ASCII.
+    `smtputf8`: the mail was submitted with SMTPUTF8, so its sender understands the formats for non-ASCII addresses.
     """
 
-    host: str  # that reports
+    host: str  # reports
     sender: Mailbox
     to: str
     message_id: str
     date: datetime
-    about: str  # the Message-ID of the mail it tells about
+    about: str  # the Message-ID of the mail
     envid: str | None
     arrived: datetime
     fates: tuple[Fate, ...]
@@ -82,7 +82,7 @@ class Notification:
 
 
 def compose(notice: Notification) -> bytes:
-    """The notification as a message. It is 8-bit when what it returns is."""
+    """Composes the message. It is 8-bit if the returned mail is."""
     boundary = "=_d" + blake2b(notice.message_id.encode(), digest_size=12).hexdigest()
     returned_type, returned = _returned(notice)
     parts = (
@@ -123,7 +123,7 @@ def _head(notice: Notification, boundary: str) -> bytes:
 
 
 def _explanation(notice: Notification) -> bytes:
-    lines = [f"This is the mail service at {notice.host}, about the mail that is appended.", ""]
+    lines = [f"This is the mail service at {notice.host}, about the mail below.", ""]
     for action in _CLASSES:
         fates = [fate for fate in notice.fates if fate.action == action]
         if fates:
@@ -134,7 +134,7 @@ def _explanation(notice: Notification) -> bytes:
 
 
 def _status(notice: Notification) -> bytes:
-    """3464 §2: a block about the mail and one about each recipient."""
+    """Returns the fields about the mail, and those about each recipient (3464 §2)."""
     lines = [f"Reporting-MTA: dns; {notice.host}"]
     if notice.envid:
         lines.append(f"Original-Envelope-Id: {notice.envid}")
@@ -154,16 +154,16 @@ def _status(notice: Notification) -> bytes:
 
 
 def _returned(notice: Notification) -> tuple[str, bytes]:
-    """What goes back of the mail: all of it when that was asked for and it failed (3461 §4.3), else its header."""
+    """Returns the type and content of the part with the mail: all of it if requested and delivery failed (3461 §4.3), else its header."""
     block = header.split_message(notice.message)[0]
-    beyond = notice.smtputf8 and not block.isascii()
+    non_ascii = notice.smtputf8 and not block.isascii()
     if notice.full and _worst(notice.fates) == "failed":
-        return "message/global" if beyond else "message/rfc822", notice.message
-    return "message/global-headers" if beyond else "text/rfc822-headers", block  # 6533 §5
+        return "message/global" if non_ascii else "message/rfc822", notice.message
+    return "message/global-headers" if non_ascii else "text/rfc822-headers", block  # 6533 §5
 
 
 def _typed(kind: str, address: str, *, smtputf8: bool) -> str:
-    """6533 §3: of type utf-8 as it is where that may stand, else in ASCII; every other one is ASCII."""
+    """Returns an address with its type. A utf-8 address is escaped unless UTF-8 is allowed (6533 §3); all others are ASCII."""
     if kind.lower() == UTF8:
         return f"{UTF8}; {address if smtputf8 else escaped(address)}"
     return f"{kind}; {address}"

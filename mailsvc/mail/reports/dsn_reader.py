@@ -1,4 +1,4 @@
-"""Reading delivery status notifications (RFC 3464, and 6533 for addresses beyond ASCII). Those that keep to no standard: oldbounce."""
+"""Reads delivery status notifications (RFC 3464, and 6533 for non-ASCII addresses). Non-standard bounces: text_bounce."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ _LONGEST = 2000  # characters of a diagnostic
 
 @attrs.frozen
 class Fate:
-    """What a notification says of one recipient. `diagnostic` is a reply as SMTP has it, when it says so; "" when it says nothing.
+    """What a notification reports about one recipient. What it does not report is "".
 
-    `final` is the address as the last server knew it, `original` as the sender gave it; "" when it does not say.
+    `final` is the address as the last server knew it, `original` as the sender gave it. `diagnostic` is usually an SMTP reply, `remote`
+    the server that refused the mail.
     """
 
     final: str
     original: str
     action: Action
-    status: str  # "5.1.1", "" when it does not say
+    status: str  # such as "5.1.1"
     diagnostic: str
-    remote: str  # the server that refused, "" when it does not say
+    remote: str
 
 
 @attrs.frozen
 class Dsn:
-    """A notification: who reports, and of whom."""
+    """A notification: the reporting server, and the recipients."""
 
     reporter: str
     fates: tuple[Fate, ...]
 
 
 def read(mail: Report) -> Dsn | None:
-    """None when the mail is no such notification. Recipients that cannot be understood are left out."""
+    """Returns None if the mail is not a delivery status notification. Leaves out recipients that cannot be parsed."""
     if mail.kind != "delivery-status" or mail.status is None:
         return None
     about: dict[str, str] = {}
@@ -53,12 +54,12 @@ def read(mail: Report) -> Dsn | None:
         named = dict(reversed(fields))
         if number == 0:
             about = named
-        # 3464 §2.1: the first group is about the message; some leave it out, or forget the empty line after it.
+        # 3464 §2.1: the first group is about the message. Some servers omit it, or the empty line after it.
         if "final-recipient" in named or "original-recipient" in named:
             fate = _fate(named)
             if fate is not None:
                 fates.append(fate)
-    return Dsn(_typed(about.get("reporting-mta", "")), tuple(fates))
+    return Dsn(_mta_name(about.get("reporting-mta", "")), tuple(fates))
 
 
 def _fate(fields: Mapping[str, str]) -> Fate | None:
@@ -72,34 +73,34 @@ def _fate(fields: Mapping[str, str]) -> Fate | None:
         action=action,  # type: ignore[arg-type]
         status=found[0] if found else "",
         diagnostic=_diagnostic(fields.get("diagnostic-code", "")),
-        remote=_typed(fields.get("remote-mta", "")),
+        remote=_mta_name(fields.get("remote-mta", "")),
     )
 
 
 def address(value: str) -> str:
-    """The address of a typed field (3464 §2.1.2): `rfc822; a@b`, `utf-8; ä@b`; decoded, without angle brackets."""
+    """Returns the decoded address of a typed field (3464 §2.1.2), such as `rfc822; a@b` or `utf-8; ä@b`, without angle brackets."""
     kind, mark, rest = value.partition(";")
     if not mark:
         kind, rest = "rfc822", value
-    rest = _uncommented(rest).strip().removeprefix("<").removesuffix(">").strip()
+    rest = _without_comment(rest).strip().removeprefix("<").removesuffix(">").strip()
     if kind.strip().lower() == "utf-8":
         return unescaped(rest)
     return _XTEXT.sub(lambda found: chr(int(found[1], 16)), rest) if "@" not in rest and "+40" in rest else rest
 
 
 def _diagnostic(value: str) -> str:
-    """Replies of SMTP as they are; what other systems say, as it is too, for it may hold one."""
+    """Returns the diagnostic without its type. Other types than smtp can also contain an SMTP reply."""
     kind, mark, rest = value.partition(";")
     return (rest if mark and re.fullmatch(r"[\w.-]{1,40}", kind.strip()) else value).strip()[:_LONGEST]
 
 
-def _typed(value: str) -> str:
-    """The name of an MTA (3464 §2.1.2): `dns; mx.example.org`."""
+def _mta_name(value: str) -> str:
+    """Returns the name of an MTA (3464 §2.1.2) from `dns; mx.example.org`."""
     _, mark, rest = value.partition(";")
-    return _uncommented(rest if mark else value).strip()[:255]
+    return _without_comment(rest if mark else value).strip()[:255]
 
 
-def _uncommented(value: str) -> str:
-    """Without a comment at the end, which some add."""
+def _without_comment(value: str) -> str:
+    """Removes a comment at the end, which some servers add."""
     head, mark, tail = value.partition(" (")
     return head if mark and tail.rstrip().endswith(")") else value

@@ -1,4 +1,4 @@
-"""Reading abuse reports (ARF, RFC 5965): who complained about which mail."""
+"""Reads abuse reports (ARF, RFC 5965): who complained about which mail."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from mailsvc.mail.reports import report
 from mailsvc.mail.reports.dsn_reader import address
 from mailsvc.mail.reports.report import Report
 
-# Types with which somebody says that the mail was not wanted; the others (not-spam, virus, auth-failure, other …) are no complaint.
-_COMPLAINTS = frozenset({"abuse", "fraud", "opt-out", "opt-out-list"})  # 5965 §3.5, §7.3, and the registry's former opt-out-list
+# Types that mean that the mail was unwanted. The others (not-spam, virus, auth-failure, other …) are not complaints.
+_COMPLAINTS = frozenset({"abuse", "fraud", "opt-out", "opt-out-list"})  # 5965 §3.5, §7.3, and opt-out-list, formerly in the registry
 
 
 @attrs.frozen
 class Feedback:
-    """A report. `recipients` may be empty: many who report leave the address out."""
+    """A report. `recipients` can be empty, because many reporters omit the address."""
 
     kind: str
-    agent: str  # the program that made it
+    agent: str  # the program that created it
     recipients: tuple[str, ...]
-    sender: str  # the return path of the mail, "" when it does not say
+    sender: str  # the return path of the mail, "" if unknown
 
     @property
     def complaint(self) -> bool:
@@ -27,7 +27,7 @@ class Feedback:
 
 
 def read(mail: Report) -> Feedback | None:
-    """None when the mail is no such report, or one without its type."""
+    """Returns None if the mail is not an abuse report, or has no feedback type."""
     if mail.kind != "feedback-report" or mail.status is None:
         return None
     fields = [field for group in report.groups(mail.status) for field in group]

@@ -1,6 +1,6 @@
-"""What came back by mail, taken apart: the parts of a multipart/report (RFC 6522), or the text of what is none.
+"""Splits a returned mail into the parts of a multipart/report (RFC 6522), or takes the text of any other mail.
 
-What the parts say: dsnread, feedback, oldbounce. Hostile input is expected: nothing here raises, and time is bounded by `LIMIT`.
+The parts are read by dsn_reader, feedback and text_bounce. The input can be hostile: nothing here raises, and `LIMIT` bounds the time.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import attrs
 from mailsvc.mail import charset, mime, parameters
 from mailsvc.mail.header import Field, parse_fields
 
-LIMIT = 1024 * 1024  # octets of a message that are looked at; what is machine-readable stands before what is returned
-GROUPS = 1000  # recipients of one report that are looked at
-BLOCK = 64 * 1024  # octets of what is said of each
+LIMIT = 1024 * 1024  # bytes of a message that are examined; the machine-readable part precedes the returned mail
+GROUPS = 1000  # recipients of one report that are examined
+BLOCK = 64 * 1024  # bytes that are examined for each
 
-# What stands in the third part, and in 6533 §3 its kin beyond ASCII.
+# Types of the third part, and their non-ASCII variants in 6533 §3.
 _RETURNED = ("message/rfc822", "text/rfc822-headers", "message/global", "message/global-headers")
 
 
 @attrs.frozen
 class Report:
-    """`kind` is the report-type, "" for a mail that is no report. `text` is what people read; `status` the machine-readable part."""
+    """A returned mail. `kind`: the report-type, "" if it is not a report. `text`: for people. `status`: the machine-readable part."""
 
     kind: str
-    fields: dict[str, str]  # of the mail itself; names in lower case, the first of each
+    fields: dict[str, str]  # of the mail itself; by name in lower case, the first of each
     text: str = attrs.field(repr=False)
     status: bytes | None = attrs.field(default=None, repr=False)
-    returned: dict[str, str] = attrs.field(factory=dict, repr=False)  # the fields of the mail that it is about
+    returned: dict[str, str] = attrs.field(factory=dict, repr=False)  # the fields of the mail that the report is about
 
 
 def read(message: bytes) -> Report:
-    """Any mail. What cannot be understood is left out."""
+    """Accepts any mail. Leaves out what cannot be parsed."""
     message = message[:LIMIT]
     if b"\r\n" not in message:
         message = message.replace(b"\n", b"\r\n")
@@ -44,7 +44,7 @@ def read(message: bytes) -> Report:
     fields = first(parsed.fields)
     kind, named = parameters.decode(fields.get("content-type", ""))
     report = named.get("report-type", "").lower() if kind == "multipart/report" else ""
-    report = "delivery-status" if report == "global-delivery-status" else report  # 6533 §4: one with the same meaning
+    report = "delivery-status" if report == "global-delivery-status" else report  # 6533 §4: the same meaning
     files = {file.content_type: file.content for file in reversed(parsed.files)}
     status = next((files[name] for name in _STATUS.get(report, ()) if name in files), None)
     returned = next((files[name] for name in _RETURNED if name in files), b"")
@@ -58,7 +58,7 @@ _STATUS = {
 
 
 def first(fields: tuple[Field, ...] | list[Field]) -> dict[str, str]:
-    """The first of each name, decoded."""
+    """Returns the first field of each name, decoded."""
     found: dict[str, str] = {}
     for field in fields:
         found.setdefault(field.name.lower(), field.value)
@@ -66,7 +66,7 @@ def first(fields: tuple[Field, ...] | list[Field]) -> dict[str, str]:
 
 
 def groups(status: bytes) -> Iterator[list[tuple[str, str]]]:
-    """The blocks of fields of a machine-readable part, names in lower case, in order (3464 §2.1)."""
+    """Yields the groups of fields of a machine-readable part in order, with names in lower case (3464 §2.1)."""
     blocks = re.split(rb"(?:\r?\n[ \t]*){2,}", status.strip(b"\r\n \t"), maxsplit=GROUPS)
     for block in blocks[:GROUPS]:
         lines = re.sub(rb"\r?\n", b"\r\n", block[:BLOCK])
@@ -76,7 +76,7 @@ def groups(status: bytes) -> Iterator[list[tuple[str, str]]]:
 
 
 def _plain(field: Field) -> str:
-    """Unfolded and without comments of their own meaning: encoded words have no place there."""
+    """Returns the unfolded value. Encoded words are not allowed here, so they are not decoded."""
     return " ".join(charset.guess(field.raw).split())
 
 

@@ -1,6 +1,6 @@
-"""Reading bounces that keep to no standard: those of qmail, Exim, old Exchange and sendmail, and kin.
+"""Reads non-standard bounces, such as those of qmail, Exim, old Exchange and sendmail.
 
-Believed only as far as they are recognised: by the sentence with which such programs begin, and by a refusal for good next to an address.
+A recipient counts as failed only if the mail contains a known sentence of such programs, and a permanent error next to the address.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from mailsvc.mail.reports.report import Report
 
 _LINES = 400  # of the text
 _LONGEST = 1000  # characters of a line
-_NEAR = 8  # lines after an address in which its refusal is looked for
+_NEAR = 8  # lines after an address that are searched for its error
 
-# How they begin (qmail, Exim, sendmail, Exchange, Notes, …), or what they call the list of those that failed.
+# How bounces begin (qmail, Exim, sendmail, Exchange, Notes, …), or how they introduce the list of failed recipients.
 _BEGINNINGS = re.compile(
     r"this is the \S{1,30} program|i'm afraid i wasn't able to deliver|this message was created automatically by mail delivery software"
     r"|could not be delivered to (one or more|all|some)|did not reach (some|all|the following|your)|undeliverable:"
@@ -22,7 +22,7 @@ _BEGINNINGS = re.compile(
     r"|returned to sender|your message (could not|cannot|couldn't) be delivered|transcript of session follows",
     re.IGNORECASE,
 )
-# Not yet: a warning is no bounce.
+# A warning that mail is delayed is not a bounce.
 _WARNING = re.compile(
     r"has not yet been delivered|will (keep|continue) (on )?trying|warning message only|you do not need to resend", re.IGNORECASE
 )
@@ -39,7 +39,7 @@ _MAILERS = re.compile(r"mailer-daemon|postmaster|mail ?delivery|mail ?administra
 
 
 def read(mail: Report) -> tuple[Fate, ...]:
-    """Those who are said to have failed for good; nobody when the mail is no bounce that is known here."""
+    """Returns the recipients that failed permanently; empty if the mail is not a bounce that is recognized here."""
     failed = mail.fields.get("x-failed-recipients", "")  # Exim
     if not failed and not _MAILERS.search(mail.fields.get("from", "")):
         return ()
@@ -47,9 +47,9 @@ def read(mail: Report) -> tuple[Fate, ...]:
     joined = "\n".join(text)
     if _WARNING.search(joined) or not _BEGINNINGS.search(joined):
         return ()
-    found = {fate.final.lower(): fate for fate in _told(text)}
+    found = {fate.final.lower(): fate for fate in _failures(text)}
     for address in _ADDRESS.findall(failed[: 64 * 1024]):
-        # Exim: whoever is named there has failed; the reply, when there is one, stands in the text.
+        # Exim: all recipients in this field failed. The reply, if there is one, is in the text.
         found.setdefault(address.lower(), Fate(address, "", "failed", "", "", ""))
     return tuple(found.values())
 
@@ -63,8 +63,8 @@ def _text(text: str) -> list[str]:
     return lines
 
 
-def _told(lines: list[str]) -> list[Fate]:
-    """An address, and in its line or soon after it a reply of 5yz, before the next address that stands at the start of a line."""
+def _failures(lines: list[str]) -> list[Fate]:
+    """Finds addresses that are followed by a 5yz reply, on the same line or before the next address at the start of a line."""
     fates = []
     for number, line in enumerate(lines):
         found = _ADDRESS.search(line)
@@ -76,15 +76,15 @@ def _told(lines: list[str]) -> list[Fate]:
             if start is not None and not other[: start.start()].strip(" \t<-*'\""):
                 break
             near.append(other)
-        reply = _refusal(near)
+        reply = _permanent_error(near)
         if reply is not None:
             status, diagnostic = reply
             fates.append(Fate(found[0].rstrip("."), "", "failed", status, diagnostic, ""))
     return fates
 
 
-def _refusal(lines: list[str]) -> tuple[str, str] | None:
-    """The status and the words of the first refusal for good."""
+def _permanent_error(lines: list[str]) -> tuple[str, str] | None:
+    """Returns the status and the text of the first permanent error."""
     for line in lines:
         found = _REPLY.search(line)
         if found is not None:
