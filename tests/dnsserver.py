@@ -1,11 +1,11 @@
-"""A real DNS server on loopback for tests: UDP and TCP on one port, zones as dicts, and every way to be unhelpful.
+"""A real DNS server on loopback for tests: UDP and TCP on one port, zones as dicts, and all kinds of failures.
 
     server = DnsServer({"example.com": {"MX": ["10 mx.example.com."], "TXT": ['"v=spf1 -all"']}})
-    await server.start(reactor)          # → server.address, "127.0.0.1:<port>", fit for the nameservers setting
+    await server.start(reactor)          # → server.address, "127.0.0.1:<port>", for the nameservers setting
     await server.stop()
 
-A name that the zones have, asked for a kind it has not, gets an empty answer; a name that they have not gets NXDOMAIN.
-CNAMEs are followed within the zones. `zones` and the sets below may be changed while the server runs.
+The answer is NXDOMAIN for a name that is not in the zones, and empty for one that is but has no record of the type. CNAMEs are followed
+within the zones. `zones` and the attributes below can be changed while the server runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Zones = Mapping[str, Mapping[str, list[str]]]
 
 
 class DnsServer:
-    """Answers from `zones`; the sets say for which names it misbehaves."""
+    """Answers from `zones`, and misbehaves for the names in the attributes below."""
 
     def __init__(self, zones: Zones, ttl: int = 300) -> None:
         self.zones: dict[str, Mapping[str, list[str]]] = dict(zones)
@@ -38,10 +38,10 @@ class DnsServer:
         self.rcodes: dict[str, str] = {}  # name → SERVFAIL, REFUSED, …
         self.silent: set[str] = set()  # no answer at all
         self.delays: dict[str, float] = {}  # name → seconds before the answer
-        self.truncated: set[str] = set()  # over UDP only a truncated empty answer
-        self.forged: set[str] = set()  # before the true answer, two with a wrong id and a wrong question
-        self.terse: set[str] = set()  # a CNAME is given alone, its target left to the client
-        self.asked: list[tuple[str, str, str]] = []  # name, kind, "udp" or "tcp"
+        self.truncated: set[str] = set()  # over UDP, the answer is empty and truncated
+        self.forged: set[str] = set()  # before the real answer, it sends forged ones: wrong ID, wrong question, malformed
+        self.terse: set[str] = set()  # the answer has only the CNAME, not the records of its target
+        self.asked: list[tuple[str, str, str]] = []  # queries: name, type, "udp" or "tcp"
         self.ids: list[int] = []
         self.ports: list[int] = []
         self._stops: list[Callable[[], Any]] = []
@@ -52,7 +52,7 @@ class DnsServer:
 
     async def start(self, reactor: Any) -> None:
         self._reactor = reactor
-        for _ in range(20):  # the TCP port that matches the UDP one may be taken
+        for _ in range(20):  # the TCP port with the same number can be in use
             datagrams = reactor.listenUDP(0, _Datagrams(self), interface="127.0.0.1", maxPacketSize=65535)
             self.port = datagrams.getHost().port
             try:
@@ -68,16 +68,16 @@ class DnsServer:
         for stop in self._stops:
             await maybeDeferred(stop)
 
-    def take(self, octets: bytes, transport: str, send: Callable[[bytes], None]) -> None:
-        query = dns.message.from_wire(octets)
+    def take(self, data: bytes, transport: str, send: Callable[[bytes], None]) -> None:
+        query = dns.message.from_wire(data)
         name = query.question[0].name.to_text(omit_final_dot=True).lower()
         self.asked.append((name, dns.rdatatype.to_text(query.question[0].rdtype), transport))
         self.ids.append(query.id)
         if name in self.silent:
             return
         if name in self.forged:
-            for lie in _lies(query):
-                send(lie)
+            for forged in _forged(query):
+                send(forged)
         reply = self.answer(query, name, transport).to_wire(max_size=65535)
         if name in self.delays:
             self._reactor.callLater(self.delays[name], send, reply)
@@ -117,14 +117,14 @@ class DnsServer:
         return dns.rrset.from_text(name + ".", self.ttl, "IN", kind, *texts)
 
 
-def _lies(query: dns.message.Message) -> list[bytes]:
-    lie = dns.rrset.from_text(query.question[0].name, 300, "IN", "A", "192.0.2.66")
+def _forged(query: dns.message.Message) -> list[bytes]:
+    record = dns.rrset.from_text(query.question[0].name, 300, "IN", "A", "192.0.2.66")
     wrong_id = dns.message.make_response(query)
     wrong_id.id = query.id ^ 1
-    wrong_id.answer.append(lie)
+    wrong_id.answer.append(record)
     wrong_question = dns.message.make_response(dns.message.make_query("other.invalid", "A"))
     wrong_question.id = query.id
-    wrong_question.answer.append(lie)
+    wrong_question.answer.append(record)
     return [wrong_id.to_wire(), wrong_question.to_wire(), b"\x00", query.to_wire()]
 
 
@@ -135,9 +135,9 @@ class _Datagrams(DatagramProtocol):
         self._server = server
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
-        def send(octets: bytes) -> None:
+        def send(data: bytes) -> None:
             if self.transport is not None:
-                self.transport.write(octets, addr)
+                self.transport.write(data, addr)
 
         self._server.ports.append(addr[1])
         self._server.take(datagram, "udp", send)
@@ -165,7 +165,7 @@ def _streams(server: DnsServer) -> Factory:
 
 
 def after(reactor: Any, seconds: float) -> Deferred[None]:
-    """A Deferred that fires later: for tests of deadlines against this server."""
+    """Returns a Deferred that fires later, to test deadlines."""
     waiting: Deferred[None] = Deferred()
     reactor.callLater(seconds, waiting.callback, None)
     return waiting

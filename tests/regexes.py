@@ -1,4 +1,4 @@
-"""Finds the regular expressions of the source, and makes texts that are bad for one out of what it is made of."""
+"""Finds the regular expressions in the source, and generates texts from them on which they could be slow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DIAGNOSIS = "diagnosis.toml"
 SOURCE = Path(diagnosis.__file__).parents[1]
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
-MANY = 64  # a repeat that may be longer counts as endless
+MANY = 64  # a repeat that can be longer than this counts as unlimited
 CHARACTERS = "a0 .-\"/@=:;,<>\\_?&%'()[]\n\r\té\ud7ff"
 
 
 @attrs.frozen
 class Regex:
-    """`pattern` None: it is made while the program runs, and `text` is how. `uses`: the methods that are called."""
+    """A regular expression. `uses`: the methods called on it. If built at run time, `pattern` is None and `text` is the expression."""
 
     module: str
     text: str
@@ -35,7 +35,7 @@ class Regex:
 
 
 def in_source() -> dict[tuple[str, str], Regex]:
-    """All that the modules have, and those in diagnosis.toml, by module and text."""
+    """Returns all regular expressions in modules and in diagnosis.toml, by module and text."""
     found = [regex for path in sorted(SOURCE.rglob("*.py")) for regex in _in_module(path)]
     found += [
         Regex(DIAGNOSIS, text.pattern, text, frozenset({"search"}))
@@ -57,8 +57,8 @@ def _in_module(path: Path) -> Iterator[Regex]:
         return
     tree = ast.parse(text)
     module = str(path.relative_to(SOURCE))
-    given = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    names = {id(node.value): target.id for node in given for target in node.targets if isinstance(target, ast.Name)}
+    assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    names = {id(node.value): target.id for node in assignments for target in node.targets if isinstance(target, ast.Name)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -73,7 +73,7 @@ def _shown(pattern: re.Pattern[Any]) -> str:
 
 
 def _evaluated(call: ast.Call, module: str) -> re.Pattern[Any] | None:
-    """With the names of its module; those of a function are not known here."""
+    """Evaluates a call with the names of its module. Returns None if it uses local names of a function."""
     name = ".".join(["mailsvc", *Path(module).with_suffix("").parts]).removesuffix(".__init__")
     flags = [word.value for word in call.keywords if word.arg == "flags"]
     place = {"compile": 1, "match": 2, "fullmatch": 2, "search": 2, "findall": 2, "finditer": 2}.get(getattr(call.func, "attr", ""), 9)
@@ -87,7 +87,7 @@ def _evaluated(call: ast.Call, module: str) -> re.Pattern[Any] | None:
 
 
 def _uses(tree: ast.Module, name: str | None) -> frozenset[str]:
-    """What is called on a pattern by its name; anything, where that cannot be seen."""
+    """Returns the methods called on the pattern with this name. If none are found, assumes several."""
     called = {
         node.attr
         for node in ast.walk(tree)
@@ -118,7 +118,7 @@ def _places(items: Any) -> float:
 
 
 def attacks(pattern: re.Pattern[Any], size: int) -> Iterator[Any]:
-    """Texts of about that size: what a repeat takes, again and again, with and without what comes before it, and no good end."""
+    """Yields texts of about `size` characters: what a repeat matches, many times, with and without its prefix, and with a bad end."""
     seen: set[str] = set()
     tree = parser.parse(pattern.pattern, pattern.flags)
     for prefix, piece in _pumps(tree, "", "".join(dict.fromkeys([*_literals(tree), *CHARACTERS]))):
@@ -131,7 +131,7 @@ def attacks(pattern: re.Pattern[Any], size: int) -> Iterator[Any]:
 
 
 def _literals(items: Any) -> Iterator[str]:
-    """The characters that it asks for: most likely to begin, or to end, what it looks for."""
+    """Yields the punctuation in a pattern, which is likely to begin or end a match."""
     for kind, value in items:
         if kind is op.LITERAL and not chr(value).isalnum():
             yield chr(value)
@@ -140,6 +140,7 @@ def _literals(items: Any) -> Iterator[str]:
 
 
 def _pumps(items: Any, prefix: str, alphabet: str) -> Iterator[tuple[str, str]]:
+    """Yields, for each unlimited repeat, a text that matches what is before it and a text that matches one repetition."""
     for kind, value in items:
         if kind in REPEATS:
             _, most, inner = value
@@ -162,7 +163,7 @@ def _inside(kind: Any, value: Any) -> list[Any]:
 
 
 def _samples(items: Any, alphabet: str) -> list[str]:
-    """A few texts that match, or nearly."""
+    """Returns a few texts that match, or almost match."""
     texts = [""]
     for kind, value in items:
         texts = [text + more for text in texts for more in _choices(kind, value, alphabet)][:8] or texts
@@ -173,8 +174,8 @@ def _choices(kind: Any, value: Any, alphabet: str) -> list[str]:
     if kind is op.LITERAL:
         return [chr(value)]
     if kind in (op.NOT_LITERAL, op.ANY, op.IN):
-        fitting = [character for character in alphabet if _fits(kind, value, character)]
-        return fitting[:4] or ["a"]
+        matching = [character for character in alphabet if _matches(kind, value, character)]
+        return matching[:4] or ["a"]
     if kind in REPEATS:
         least, most, inner = value
         return [text * max(least, 1 if most else 0) for text in _samples(inner, alphabet)]
@@ -183,7 +184,7 @@ def _choices(kind: Any, value: Any, alphabet: str) -> list[str]:
     return _samples(_inside(kind, value)[0], alphabet) if kind in (op.SUBPATTERN, op.ATOMIC_GROUP) else [""]
 
 
-def _fits(kind: Any, value: Any, character: str) -> bool:
+def _matches(kind: Any, value: Any, character: str) -> bool:
     if kind is op.ANY:
         return character != "\n"
     if kind is op.NOT_LITERAL:

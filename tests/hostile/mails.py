@@ -1,4 +1,4 @@
-"""Hostile messages: headers, MIME structure, encodings, and what pretends to be a report."""
+"""Hostile messages: headers, MIME structure, encodings, and fake reports."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def unfolded_headers(size: int) -> Made:
 
 
 def _folded(made: Made) -> Made:
-    for name, octets in made:
-        yield name, folded(octets)
+    for name, data in made:
+        yield name, folded(data)
 
 
 def _header_blocks(size: int) -> Made:
@@ -53,8 +53,8 @@ def _header_blocks(size: int) -> Made:
         "fields": b"X: y\r\n",
         "folded": b"X:\r\n y\r\n",
         "no colon": b"x\r\n",
-        "names alone": b":\r\n",
-        "empty folds": b" \r\n",
+        "colons": b":\r\n",
+        "lines of a space": b" \r\n",
     }
     for name, unit in units.items():
         yield name, fill(unit, size, FROM, b"\r\nHi.\r\n")
@@ -63,11 +63,11 @@ def _header_blocks(size: int) -> Made:
         "folds of tabs": b"\r\n\t ",
         "spaces": b" ",
         "letters": b"a",
-        "octets beyond ASCII": "é".encode(),
-        "bad octets": b"\xff",
+        "non-ASCII characters": "é".encode(),
+        "invalid UTF-8": b"\xff",
         "quotes": b'"',
         "escapes": b"\\",
-        "quotes beyond ASCII": '"é'.encode(),
+        "quotes and non-ASCII": '"é'.encode(),
         "quoted words": '"é" '.encode(),
         "semicolons": b";",
         "=": b"=",
@@ -75,7 +75,7 @@ def _header_blocks(size: int) -> Made:
         yield f"{name} in a field", fill(unit, size, FROM + b"X-A: a", end)
         yield f"{name} in the subject", fill(unit, size, b"From: a@hostile.example\r\nSubject: a", end)
         yield f"{name} in Content-Type", fill(unit, size, FROM + b"Content-Type: text/plain; name=", end)
-    for name, unit in {"beyond ASCII": "é".encode(), "escapes beyond ASCII": "\\é".encode(), "quotes beyond ASCII": '"é'.encode()}.items():
+    for name, unit in {"non-ASCII": "é".encode(), "escapes and non-ASCII": "\\é".encode(), "quotes and non-ASCII": '"é'.encode()}.items():
         field = folded(fill(unit, 9_800, b'X-A: "')) + b"\r\n"
         yield f"fields of a quote, then {name}", fill(field, size, FROM, "\r\né\r\n".encode())
     yield "no end of the header", fill(b"X: y\r\n", size, FROM)
@@ -125,7 +125,7 @@ def _encoded_words(size: int) -> Made:
         "zip": b"=?zip?q?a?= ",
     }.items():
         yield name, fill(unit, size, head, end)
-    yield "charsets that differ", numbered(size, lambda n: b"=?c-%d?q?a?= " % n, head, end)
+    yield "different charsets", numbered(size, lambda n: b"=?c-%d?q?a?= " % n, head, end)
     yield "one long word", fill(b"=41", size, head + b"=?utf-8?q?", b"?=" + end)
     yield "one long punycode word", fill(b"9", size, head + b"=?punycode?q?a-", b"?=" + end)
     yield "one long idna word", fill(b"xn--a.", size, head + b"=?idna?q?", b"?=" + end)
@@ -140,7 +140,7 @@ def _parameters(size: int) -> Made:
         "semicolons": b";",
         "spaces": b"; a = b",
         "quoted": b'; a="b"',
-        "quotes without end": b'; a="',
+        "unclosed quotes": b'; a="',
         "escapes": b'; a="\\"',
         "no value": b"; a",
         "no name": b";=b",
@@ -163,11 +163,11 @@ def _parameters(size: int) -> Made:
 @hostile("relay", "exchange")
 def structure(size: int) -> Made:
     for name, unit in {
-        "parts": b"--b\r\n\r\na\r\n", "boundaries": b"--b\r\n", "ends": b"--b--\r\n", "almost": b"--bb\r\n",
+        "parts": b"--b\r\n\r\na\r\n", "boundaries": b"--b\r\n", "ends": b"--b--\r\n", "similar delimiters": b"--bb\r\n",
         "hyphens": b"--\r\n", "hyphens in a line": b"--", "boundaries with spaces": b"--b \t\r\n",
         "boundaries in lines": b"x--b\r\n", "empty lines": b"\r\n",
         "parts with headers": b"--b\r\nContent-Type: text/plain\r\nX: y\r\n\r\na\r\n",
-        "headers without end": b"--b\r\nX: y\r\n",
+        "unfinished headers": b"--b\r\nX: y\r\n",
         "attachments": b"--b\r\nContent-Disposition: attachment; filename=a\r\n\r\na\r\n",
         "html parts": b"--b\r\nContent-Type: text/html\r\n\r\n<a>\r\n",
         "message parts": b"--b\r\nContent-Type: message/rfc822\r\n\r\nFrom: a@b.example\r\n\r\na\r\n",
@@ -199,14 +199,14 @@ def contents(size: int) -> Made:
                 "spaces at ends": b"a \r\n",
                 "tabs": b"\t",
                 "From": b"From a\r\n",
-                "beyond ASCII": "é\r\n".encode(),
-                "beyond ASCII in one line": "é".encode(),
+                "non-ASCII": "é\r\n".encode(),
+                "non-ASCII in one line": "é".encode(),
                 "NUL": b"\x00",
                 "CR": b"\r",
                 "LF": b"a\n",
                 "CR CR LF": b"\r\r\n",
                 "spaces and lines": b" \r\n",
-                "bad octets": b"\xff\xfe",
+                "invalid UTF-8": b"\xff\xfe",
                 "=": b"=",
                 "tags": b"<a ",
             },
@@ -218,7 +218,7 @@ def contents(size: int) -> Made:
                 "bad hex": b"=XX",
                 "spaces": b" ",
             },
-            b"base64": {"letters": b"QUJD", "one in a line": b"Q\r\n", "=": b"=", "no letters": b"!", "spaces": b" "},
+            b"base64": {"letters": b"QUJD", "one in a line": b"Q\r\n", "=": b"=", "invalid characters": b"!", "spaces": b" "},
         }.items():
             if kind == b"text/html" and coding != b"8bit":
                 continue

@@ -1,10 +1,10 @@
-"""Runs hostile inputs against a daemon of its own, and measures what they did to everybody else.
+"""Runs hostile inputs against a daemon, and measures how they affect other clients.
 
-For each input: the latest answer of `/healthz` (asked every 20 ms over a kept-open connection by a process of its own), the slowest mail
-of another account, the peak of the daemon's memory above its resting size. For one input of each family, the one after which the daemon
-had grown most: how much larger it is after the tenth time than after the first.
+For each input, it measures the slowest response of `/healthz` (requested every 20 ms over a persistent connection, by a separate
+process), the slowest mail of another account, and the peak of the daemon's memory above its size at rest. The input of each family after
+which the daemon grew most is repeated: how much larger is the daemon after the tenth time than after the first?
 
-The machine's own noise is measured the same way, without input, and added to what is allowed.
+The noise of the machine is measured in the same way, without input, and added to the limits.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
 from tests.hostile.targets import Targets
 
-assert bodies and mails and wires  # they register their families
+assert bodies and mails and wires  # importing them registers their families
 
 HEALTH_MOST = 0.25
 MAIL_MOST = 1.0
 MEMORY_MOST = 2 * 256 * 1024 * 1024  # twice http.in_flight
 GROWTH_MOST = 20 * 1024 * 1024
-COLLECTED = 12.0  # seconds in which the daemon has looked for garbage twice: cycles of a failed request are not memory that it keeps
-NOISE_MOST = 0.75  # of which more is not believed
-CPU_MOST = (1.0, 1.0)  # seconds of work for an input, and for each MB of it: more is more than linear
-TARGET_MOST = 60.0  # seconds for everything about one input
-JUST_BEFORE = 0.05
+COLLECTED = 12.0  # seconds in which the daemon collects garbage twice: reference cycles of a failed request are not a leak
+NOISE_MOST = 0.75  # seconds; noise above this is ignored
+CPU_MOST = (1.0, 1.0)  # seconds of CPU for an input, plus for each MB of it; more suggests that the time is not linear
+TARGET_MOST = 60.0  # seconds for one input
+JUST_BEFORE = 0.05  # seconds before an input in which an observation that it affects can begin
 TIMES = 10
 ADDRESSES = 240  # of mail exchangers
 WATCHED = "mailbox.example"
@@ -46,14 +46,14 @@ WATCHED = "mailbox.example"
 
 @attrs.define
 class Figure:
-    """What one input did."""
+    """The measurements of one input, at one size."""
 
     family: Family
     name: str
     size: str
     seconds: float = 0.0
     cpu: float = 0.0
-    octets: int = 0
+    length: int = 0  # bytes
     health: float = 0.0
     mail: float = 0.0
     memory: int = 0
@@ -67,7 +67,7 @@ class Figure:
 
 
 class Watch:
-    """The watching process and what it has told."""
+    """The watching process and its observations."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -87,7 +87,7 @@ class Watch:
                 getattr(self, what).append((when, took))
 
     async def past(self, moment: float, kind: str = "health", most: float = 90.0) -> None:
-        """Until it has looked at the daemon later than `moment`, and was answered."""
+        """Waits for a completed observation that began after `moment`."""
         seen = getattr(self, kind)
         deadline = time.monotonic() + most
         while not seen or seen[-1][0] < moment:
@@ -97,12 +97,12 @@ class Watch:
             await asyncio.sleep(0.01)
 
     def worst(self, kind: str, begun: float, ended: float) -> float:
-        """The longest of the observations that began in this time, or just before it; how late the process itself was does not count."""
+        """Returns the longest observation that began in this period, or just before it, without delays of the watching process itself."""
         seen = [(when, took) for when, took in self._of(kind) if begun - JUST_BEFORE <= when <= ended and when + took >= begun]
         return max([max(0.0, took - self._lateness(when, took)) for when, took in seen], default=0.0)
 
     def _of(self, kind: str) -> list[tuple[float, float]]:
-        """The latest ones; what failed counts as a minute."""
+        """Returns the latest observations. A failed one counts as 60 seconds."""
         return [(when, 60.0 if took is None else took) for when, took in getattr(self, kind)[-20_000:]]
 
     def _lateness(self, when: float, took: float) -> float:
@@ -118,7 +118,7 @@ class Watch:
 
 @attrs.define
 class Ground:
-    """A daemon under attack."""
+    """A daemon under attack, and the measurements."""
 
     daemon: Daemon
     targets: Targets
@@ -126,11 +126,11 @@ class Ground:
     resting: int = 0
     noise: float = 0.0
     mail_noise: float = 0.0
-    usual: float = 0.0  # share of a core that the daemon needs without input
+    usual: float = 0.0  # the share of a core that the daemon uses without input
     figures: list[Figure] = attrs.field(factory=list)
 
     async def calibrate(self, seconds: float) -> None:
-        """The delays without any input; the worst of all calibrations."""
+        """Measures the delays without input. The worst of all calibrations counts."""
         begun = time.monotonic()
         used = self.cpu()
         await asyncio.sleep(seconds)
@@ -139,16 +139,17 @@ class Ground:
         self.noise = min(NOISE_MOST, max(self.noise, self.watch.worst("health", begun, time.monotonic())))
         self.mail_noise = min(2 * NOISE_MOST, max(self.mail_noise, self.watch.worst("mail", begun, time.monotonic())))
 
-    async def once(self, figure: Figure, octets: bytes) -> None:
+    async def once(self, figure: Figure, data: bytes) -> None:
+        """Sends an input once, and adds to its measurements."""
         pids = self._reset_peaks()
         before = sum(_status(pid, "VmRSS") for pid in pids)
         begun, used = time.monotonic(), self.cpu()
         with suppress(TimeoutError, OSError):
-            await asyncio.wait_for(self.targets.target(figure.family.target)(octets), TARGET_MOST)
+            await asyncio.wait_for(self.targets.target(figure.family.target)(data), TARGET_MOST)
         if self.cpu() - used > 0.2:
             await self._idle()
         ended = time.monotonic()
-        figure.octets = len(octets)
+        figure.length = len(data)
         figure.cpu = max(figure.cpu, self.cpu() - used - (ended - begun) * self.usual)
         await self.watch.past(ended)
         figure.windows.append((begun, ended))
@@ -158,7 +159,7 @@ class Ground:
         assert self.daemon.process is not None and self.daemon.process.poll() is None, f"{figure.called} ended the daemon"
 
     async def _idle(self) -> None:
-        """Until the daemon does nothing more about the last input, at most as long as a target takes."""
+        """Waits until the daemon has finished with the last input, or for TARGET_MOST seconds."""
         deadline = time.monotonic() + TARGET_MOST
         while time.monotonic() < deadline:
             used, begun = self.targets.cpu(), time.monotonic()
@@ -174,7 +175,7 @@ class Ground:
         return sum(_status(pid, "VmRSS") for pid in self._processes())
 
     def _processes(self) -> list[int]:
-        """The daemon and all below it."""
+        """Returns the IDs of the daemon and its descendants."""
         assert self.daemon.process is not None
         found = [self.daemon.process.pid]
         for pid in found:
@@ -204,7 +205,7 @@ def _waiting(database: str) -> Callable[[str], bool]:
 
 
 def _cpu(pid: int, fields: int = 1) -> float:
-    """Seconds that the daemon has computed; with two fields, also those that it waited for a processor."""
+    """Returns the CPU seconds of a process; with two fields, plus the seconds that it waited for a CPU."""
     with suppress(OSError):
         stats = [(task / "schedstat").read_text().split()[:fields] for task in Path(f"/proc/{pid}/task").iterdir()]
         return sum(int(field) for stat in stats for field in stat) / 1e9
@@ -267,7 +268,7 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
             if process is not None and process.poll() is None:
                 await asyncio.to_thread(daemon.stop)
         finally:
-            if process is not None and process.poll() is None:  # an input keeps it from ending
+            if process is not None and process.poll() is None:  # an input prevents the shutdown
                 process.kill()
                 process.wait()
 
@@ -295,7 +296,7 @@ def _settings(
 
 
 def _another_account(daemon: Daemon) -> str:
-    """The key of the account whose mail must not be held up."""
+    """Creates the account whose mail must not be delayed. Returns its API key."""
     account = daemon.command("account", "create", "Watched").strip()
     for name, owner in ((WATCHED, account), (bodies.DOMAIN, ACCOUNT)):
         daemon.command("domain", "add", name, "--account", owner)
@@ -307,19 +308,19 @@ def _another_account(daemon: Daemon) -> str:
 
 
 async def run_family(ground: Ground, family: Family, size: str, times: int = TIMES, only: str = "") -> list[Figure]:
-    """All inputs of a family at one size. What seems late is done twice more: the middle one of the three counts."""
+    """Sends all inputs of a family at one size. One that seems slow is sent twice more, and the median counts."""
     figures: list[Figure] = []
     most_grown: tuple[int, str] = (0, "")
     await ground.watch.past(time.monotonic())
-    for name, octets in family.make(min(SIZES[size], family.most)):
+    for name, data in family.make(min(SIZES[size], family.most)):
         if only and only not in f"{family.name} / {name}":
             continue
         figure = Figure(family, name, size)
-        await ground.once(figure, octets)
+        await ground.once(figure, data)
         figure.health = ground.watch.worst("health", *figure.windows[-1])
         if figure.health > HEALTH_MOST and figure.health < 5.0:
             for _ in range(2):
-                await ground.once(figure, octets)
+                await ground.once(figure, data)
             figure.health = sorted(ground.watch.worst("health", *window) for window in figure.windows)[1]
         figures.append(figure)
         most_grown = max(most_grown, (figure.grown, name))
@@ -332,14 +333,14 @@ async def run_family(ground: Ground, family: Family, size: str, times: int = TIM
 
 
 async def _repeat(ground: Ground, family: Family, size: str, times: int, figure: Figure) -> None:
-    if figure.health > 1.0 or figure.cpu > 5.0:  # it fails as it is; ten times of that only take long
+    if figure.health > 1.0 or figure.cpu > 5.0:  # it has failed already; repeating it only takes time
         return
-    octets = next(octets for name, octets in family.make(min(SIZES[size], family.most)) if name == figure.name)
+    data = next(data for name, data in family.make(min(SIZES[size], family.most)) if name == figure.name)
     again = Figure(family, figure.name, size)
-    await ground.once(again, octets)
+    await ground.once(again, data)
     first = ground.size()
     for _ in range(times - 1):
-        await ground.once(again, octets)
+        await ground.once(again, data)
     figure.growth = ground.size() - first
     until = time.monotonic() + COLLECTED
     while figure.growth > GROWTH_MOST and time.monotonic() < until:
@@ -348,22 +349,23 @@ async def _repeat(ground: Ground, family: Family, size: str, times: int, figure:
 
 
 def wrong(figure: Figure, ground: Ground) -> list[str]:
-    """What an input did that none may do."""
+    """Returns the limits that an input exceeded, as sentences."""
     found = []
     if figure.health > HEALTH_MOST + ground.noise:
         found.append(f"/healthz answered after {figure.health * 1000:.0f} ms")
     if figure.mail > MAIL_MOST + ground.mail_noise:
         found.append(f"another account's mail took {figure.mail:.1f} s")
-    if figure.cpu > CPU_MOST[0] + CPU_MOST[1] * figure.octets / (1 << 20):
-        found.append(f"{figure.cpu:.1f} s of work")
+    if figure.cpu > CPU_MOST[0] + CPU_MOST[1] * figure.length / (1 << 20):
+        found.append(f"{figure.cpu:.1f} s of CPU")
     if figure.memory > MEMORY_MOST:
         found.append(f"{figure.memory >> 20} MB more than at rest")
     if figure.growth is not None and figure.growth > GROWTH_MOST:
-        found.append(f"{figure.growth >> 20} MB larger after {TIMES} times than after the first")
+        found.append(f"{figure.growth >> 20} MB larger after {TIMES} times than after one")
     return [f"{figure.called}: {each}" for each in found]
 
 
 def chosen(targets: Sequence[str] = (), families: Sequence[str] = ()) -> list[Family]:
+    """Returns the selected families; all of them by default. The target `replies` selects all stages."""
     return [
         family
         for family in FAMILIES
@@ -373,7 +375,7 @@ def chosen(targets: Sequence[str] = (), families: Sequence[str] = ()) -> list[Fa
 
 
 def table(figures: Sequence[Figure], most: int = 40) -> str:
-    """The worst, by how late `/healthz` was."""
+    """Returns the worst inputs as a Markdown table."""
     lines = ["| input | took | CPU | /healthz | another's mail | memory | growth |", "|---|--:|--:|--:|--:|--:|--:|"]
     worst = sorted(figures, key=lambda figure: (max(figure.health, figure.mail / 4, figure.cpu / 10), figure.memory), reverse=True)[:most]
     for figure in worst:

@@ -1,4 +1,4 @@
-"""Servers on loopback whose answers are hostile: a webhook endpoint, a mail exchanger, a nameserver. Each says what it is told to, once."""
+"""Servers on loopback with hostile responses: a webhook endpoint, a mail exchanger, a nameserver."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Endpoint:
 
 
 class Exchanger:
-    """A mail server at each of many loopback addresses, which rest one after the other. One session of each is hostile at `stage`."""
+    """A mail server at each of many loopback addresses, which are used in turn. One session is hostile at `stage`, all others are not."""
 
     def __init__(self, addresses: int) -> None:
         self.hosts = [f"127.1.{n // 200}.{n % 200 + 1}" for n in range(addresses)]
@@ -68,7 +68,7 @@ class Exchanger:
         return port
 
     def say(self, stage: str, payload: bytes) -> tuple[int, asyncio.Event]:
-        """The number of the address at which it will be said."""
+        """Sets the next hostile reply. Returns the number of its address, and an event that is set after it was sent."""
         number = next(self._next, None)
         if number is None:
             self._next = iter(range(len(self.hosts)))
@@ -121,7 +121,7 @@ class Exchanger:
 
 
 class Nameserver(asyncio.DatagramProtocol):
-    """Answers TXT questions with `payload`, one record for each line, over TCP; every other name has one address."""
+    """Answers TXT queries with `payload`, one record for each line, over TCP. All other names have one address."""
 
     def __init__(self) -> None:
         self.payload = b""
@@ -152,13 +152,13 @@ class Nameserver(asyncio.DatagramProtocol):
         except (OSError, asyncio.IncompleteReadError):
             writer.close()
 
-    def _answer(self, octets: bytes) -> bytes:
+    def _answer(self, data: bytes) -> bytes:
         self.asked += 1
-        question = dns.message.from_wire(octets)
+        question = dns.message.from_wire(data)
         response = dns.message.make_response(question)
         name, kind = question.question[0].name, question.question[0].rdtype
         if kind == dns.rdatatype.TXT:
-            records, left = [], LARGEST_ANSWER - len(octets)
+            records, left = [], LARGEST_ANSWER - len(data)
             for line in self.payload.split(b"\n"):
                 record = b" ".join(_quoted(line[at : at + 255]) for at in range(0, min(len(line), left), 255)) or b'""'
                 left -= len(line) + len(line) // 255 + 13
@@ -170,5 +170,5 @@ class Nameserver(asyncio.DatagramProtocol):
         return response.to_wire(max_size=65535)
 
 
-def _quoted(octets: bytes) -> bytes:
-    return b'"' + b"".join(b"\\%03d" % octet for octet in octets) + b'"'
+def _quoted(data: bytes) -> bytes:
+    return b'"' + b"".join(b"\\%03d" % byte for byte in data) + b'"'

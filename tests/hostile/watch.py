@@ -1,9 +1,9 @@
-"""A process that watches a daemon from outside: requests `/healthz` every 20 ms, and sends another account's mail to itself.
+"""A process that observes a daemon: it requests `/healthz` every 20 ms, and sends mail from another account to itself.
 
-A process of its own, so that whatever generates and sends the inputs cannot make it late. It prints one JSON array for each
-observation, with the times of the monotonic clock, which all processes of the machine share:
+It is a separate process, so that generating and sending the inputs cannot delay it. It prints a JSON array for each observation. Times
+are from the monotonic clock, which all processes of a machine share:
 
-    ["health", begun, seconds]   one request over a connection that is kept open; null seconds: it failed
+    ["health", begun, seconds]   one request over a persistent connection; null seconds: it failed
     ["mail", begun, seconds]     from the POST of the other account's email to the final dot at this process's mail server
     ["late", begun, seconds]     how late this process itself woke up: noise of the machine, not of the daemon
     ["from", recipient, sender]  the envelope of each mail received for `x@…`; its sender is a return path
@@ -29,7 +29,7 @@ def tell(*observation: object) -> None:
 
 
 class Http:
-    """One kept-open connection; opened again after a failure."""
+    """A persistent connection, opened again after a failure."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -56,7 +56,7 @@ async def health(port: int) -> None:
     connection = Http(port)
     due = time.monotonic()
     while True:
-        due = max(due + EVERY, time.monotonic())  # not late because the last answer was
+        due = max(due + EVERY, time.monotonic())  # a slow response does not make the next request late
         await asyncio.sleep(due - time.monotonic())
         begun = time.monotonic()
         if begun - due > 0.005:
@@ -69,7 +69,7 @@ async def health(port: int) -> None:
 
 
 class Mail:
-    """Sends one email after the other and waits until it has arrived."""
+    """Sends one email after the other, waiting for each to arrive."""
 
     def __init__(self, port: int, key: str, sender: str) -> None:
         self.connection, self.key, self.sender = Http(port), key, sender
@@ -98,7 +98,7 @@ class Mail:
             del self.arrived[to]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A mail server without extensions but pipelining: messages have to be made 7-bit for it."""
+        """A mail server whose only extension is PIPELINING, so that messages must be converted to 7 bits."""
         try:
             await self._converse(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -141,10 +141,10 @@ def _path(line: bytes) -> str:
 async def _until_dot(reader: asyncio.StreamReader) -> None:
     tail = b"\r\n"
     while not tail.endswith(b"\r\n.\r\n"):
-        octets = await reader.read(1 << 18)
-        if not octets:
+        data = await reader.read(1 << 18)
+        if not data:
             raise asyncio.IncompleteReadError(b"", None)
-        tail = (tail + octets)[-5:]
+        tail = (tail + data)[-5:]
 
 
 async def main(http_port: int, smtp_port: int, key: str, sender: str) -> None:

@@ -1,4 +1,4 @@
-"""Hostile octets on the wire: SMTP sessions, HTTP requests, pages without a key, and the answers of endpoints, mail servers and DNS."""
+"""Hostile protocol data: SMTP sessions, HTTP requests and forms, and responses of endpoints, mail servers and nameservers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAIL = EHLO + b"MAIL FROM:<a@hostile.example>\r\n"
 
 @hostile("smtp")
 def smtp_commands(size: int) -> Made:
-    """Before anybody has logged in."""
+    """Commands of a client that has not logged in."""
     for name, unit in {
         "no line": b"a",
         "empty lines": b"\r\n",
@@ -52,7 +52,7 @@ def smtp_commands(size: int) -> Made:
 
 @hostile("session")
 def smtp_sessions(size: int) -> Made:
-    """Of a customer who has logged in; there are no lines about the login here."""
+    """Commands of a customer. The target logs in first."""
     for name, unit in {
         "NOOP": b"NOOP\r\n",
         "RSET": b"RSET\r\n",
@@ -82,7 +82,7 @@ def smtp_sessions(size: int) -> Made:
         "at signs": b"@",
         "dots": b"a.",
         "escapes": b"\\",
-        "beyond ASCII": "é".encode(),
+        "non-ASCII": "é".encode(),
         "brackets": b"<",
     }.items():
         yield f"{name} after MAIL", fill(unit, size, EHLO + b"MAIL FROM:<a@hostile.example>", b"\r\n")
@@ -91,7 +91,7 @@ def smtp_sessions(size: int) -> Made:
         yield f"lines of {name} in RCPT", b"".join([MAIL, fill(fill(unit, 400, b"RCPT TO:<", b"@b.example>\r\n"), size)])
     begun = MAIL + b"RCPT TO:<x@watch.example>\r\n"
     yield "many recipients, a small mail", MAIL + recipients + b"DATA\r\nFrom: a@hostile.example\r\nSubject: a\r\n\r\na\r\n.\r\n"
-    yield "chunks of one octet", fill(b"BDAT 1\r\nx", size, begun + b"BDAT 18\r\nFrom: a@hostile.example\r\n", b"BDAT 0 LAST\r\n")
+    yield "chunks of one byte", fill(b"BDAT 1\r\nx", size, begun + b"BDAT 18\r\nFrom: a@hostile.example\r\n", b"BDAT 0 LAST\r\n")
     yield "chunks of none", fill(b"BDAT 0\r\n", size, begun)
     yield "dots", fill(b"..\r\n", size, begun + b"DATA\r\nFrom: a@hostile.example\r\n\r\n", b".\r\n")
     yield "no final dot", fill(b"a\r\n", size, begun + b"DATA\r\nFrom: a@hostile.example\r\n\r\n")
@@ -113,7 +113,7 @@ def http_requests(size: int) -> Made:
     yield "a long header", get(b"/healthz", fill(b"a", size, b"X: "))
     yield "folds", get(b"/healthz", fill(b"\r\n a", size, b"X: a"))
     yield "many headers", get(b"/healthz", fill(b"X: y\r\n", size)[:-2])
-    yield "headers without end", fill(b"X: y\r\n", size, b"GET /healthz HTTP/1.1\r\n")
+    yield "unfinished headers", fill(b"X: y\r\n", size, b"GET /healthz HTTP/1.1\r\n")
     yield "many requests", fill(get(b"/healthz"), size)
     yield "many pages", fill(get(b"/dashboard/sign-in"), min(size, 200_000))
     yield "many requests without a key", fill(get(b"/emails"), min(size, 500_000))
@@ -125,7 +125,7 @@ def http_requests(size: int) -> Made:
     yield "a long token", get(b"/emails", fill(b"a", min(size, 15_000), b"Authorization: Bearer "))
     yield "forwarded", get(b"/emails", fill(b"1.2.3.4,", min(size, 15_000), b"X-Forwarded-For: "))
     chunked = b"POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer @KEY@\r\nTransfer-Encoding: chunked\r\n\r\n"
-    yield "chunks of one octet", fill(b"1\r\na\r\n", size, chunked, b"0\r\n\r\n")
+    yield "chunks of one byte", fill(b"1\r\na\r\n", size, chunked, b"0\r\n\r\n")
     yield "chunks with extensions", fill(b"1;a=" + b"b" * 500 + b"\r\na\r\n", size, chunked, b"0\r\n\r\n")
     yield "a chunk's length", fill(b"0", size, chunked)
     yield "trailers", fill(b"X: y\r\n", size, chunked + b"0\r\n")
@@ -162,7 +162,7 @@ def pages_without_a_key(size: int) -> Made:
 
 @hostile("webhook", repeat=1)
 def endpoints_answers(size: int) -> Made:
-    """Of a webhook's endpoint, and of a server with a linked attachment."""
+    """HTTP responses of a webhook endpoint. `linked_files` uses them for a server with a linked attachment."""
     ok = b"HTTP/1.1 200 OK\r\n"
     yield "a long status line", fill(b"a", size, b"HTTP/1.1 200 ")
     yield "a long status", fill(b"9", size, b"HTTP/1.1 ", b"\r\n\r\n")
@@ -172,17 +172,17 @@ def endpoints_answers(size: int) -> Made:
     yield "headers", fill(b"X: y\r\n", size, ok, b"\r\n")
     yield "a long header", fill(b"a", size, ok + b"X: ", b"\r\n\r\n")
     yield "folds", fill(b"\r\n a", size, ok + b"X: a", b"\r\n\r\n")
-    yield "headers without end", fill(b"X: y\r\n", size, ok)
-    yield "a body without end", fill(b"a", size, ok + b"\r\n")
+    yield "unfinished headers", fill(b"X: y\r\n", size, ok)
+    yield "an unlimited body", fill(b"a", size, ok + b"\r\n")
     yield "a long length", fill(b"9", 5000, ok + b"Content-Length: ", b"\r\n\r\n")
-    yield "chunks of one octet", fill(b"1\r\na\r\n", size, ok + b"Transfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n")
+    yield "chunks of one byte", fill(b"1\r\na\r\n", size, ok + b"Transfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n")
     yield "a chunk's length", fill(b"0", size, ok + b"Transfer-Encoding: chunked\r\n\r\n")
     yield "trailers", fill(b"X: y\r\n", size, ok + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
     yield "retry-after of digits", fill(b"9", 5000, b"HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: ", b"\r\n\r\n")
     yield "a location", fill(b"a/", 15_000, b"HTTP/1.1 302 No\r\nContent-Length: 0\r\nLocation: https://", b"\r\n\r\n")
     yield "NUL", fill(b"\x00", size)
     yield "lines", fill(b"\r\n", size)
-    yield "no HTTP", fill(b"220 mail.example ESMTP\r\n", size)
+    yield "an SMTP greeting", fill(b"220 mail.example ESMTP\r\n", size)
 
 
 @hostile("link", repeat=1)
@@ -192,7 +192,7 @@ def linked_files(size: int) -> Made:
 
 @hostile("greeting", "ehlo", "mail", "rcpt", "data", "final", repeat=1)
 def replies_of_a_mail_server(size: int) -> Made:
-    """Each stands in the place of one reply of a session; what the command deserves is not said again."""
+    """Each replaces one reply of a session. The session ends after it."""
     for name, unit in {
         "lines of one reply": b"250-a\r\n",
         "lines of a refusal": b"550-5.1.1 a\r\n",
@@ -211,16 +211,16 @@ def replies_of_a_mail_server(size: int) -> Made:
     yield "one refusal of addresses", fill(b"a@b.example ", size, b"550 5.1.1 ", b"\r\n")
     yield "one refusal of schemes", fill(b"a.", size, b"550 5.1.1 ", b"\r\n")
     yield "one refusal of codes", fill(b"5.1.1 ", size, b"550 ", b"\r\n")
-    yield "a reply that ends", fill(b"250-a\r\n", size, b"", b"250 a\r\n")
-    yield "a refusal that ends", fill(b"550-5.1.1 a.b.c.d\r\n", size, b"", b"550 5.1.1 a\r\n")
+    yield "a complete reply", fill(b"250-a\r\n", size, b"", b"250 a\r\n")
+    yield "a complete refusal", fill(b"550-5.1.1 a.b.c.d\r\n", size, b"", b"550 5.1.1 a\r\n")
     yield "a long refusal of lines", fill(fill(b"a.", 500, b"550-5.7.1 ", b"\r\n"), size, b"", b"550 5.7.1 a\r\n")
-    yield "extensions that end", fill(b"250-SIZE 99999999999999999999\r\n", size, b"", b"250 SIZE\r\n")
+    yield "complete extensions", fill(b"250-SIZE 99999999999999999999\r\n", size, b"", b"250 SIZE\r\n")
     yield "authentication mechanisms", fill(b" A", min(size, 400), b"250-a\r\n250-AUTH", b"\r\n250 SIZE 1\r\n")
 
 
 @hostile("dns", repeat=1, most=60_000)
 def dns_answers(size: int) -> Made:
-    """Records of a sending domain; each line is one TXT record."""
+    """TXT records of a sending domain, one on each line."""
     for name, unit in {
         "records": b"a\n",
         "letters": b"a",
@@ -228,7 +228,7 @@ def dns_answers(size: int) -> Made:
         "spaces": b" ",
         "equals": b"v=",
         "quotes": b'"',
-        "bad octets": b"\xff",
+        "invalid UTF-8": b"\xff",
     }.items():
         yield name, fill(unit, size)
         yield f"SPF of {name}", fill(unit.replace(b"\n", b" "), size, b"v=spf1 ")
