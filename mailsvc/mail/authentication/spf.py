@@ -130,7 +130,7 @@ def _check_macros(text: str) -> None:
 
 
 def expand(text: str, domain: str, asked: Asked) -> str:
-    """Replaces the macros in a domain, and shortens it from the left to 253 characters (§7.3)."""
+    """Replaces the macros in a domain (§7.3), and shortens it from the left to 253 characters (§7.3)."""
     local, _, sending = asked.sender.rpartition("@")
     address = asked.address
     dotted = str(address) if isinstance(address, IPv4Address) else ".".join(address.exploded.replace(":", ""))
