@@ -4,11 +4,12 @@ import base64
 from datetime import UTC, datetime
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.http.fields import Bounds, Rules
+from mailsvc.http.fields import Bounds, Rules, Unsupported
 from mailsvc.http.problem import Problem
 from mailsvc.http.resources import send_fields
 from mailsvc.intake import Incoming
@@ -42,6 +43,31 @@ def test_email_with_every_field() -> None:
     assert (email.subject, email.content.html, email.content.text) == ("Hi", "<p>x</p>", "x")
     assert (email.headers, email.tags) == ({"X-A": "1"}, (("k", "v"),))
     assert email.scheduled_at == datetime(2026, 11, 22, 10, tzinfo=UTC)
+
+
+class Used(dict[str, Any]):
+    """Remembers the names that were read."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def test_every_accepted_field_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Used] = []
+
+    def remember(given: dict[str, Any], place: str) -> Used:
+        used.append(Used(given))
+        return used[-1]
+
+    monkeypatch.setattr(send_fields, "EMAIL", attrs.evolve(send_fields.EMAIL, make=remember))
+    read()
+    accepted = {name for name, field in send_fields.EMAIL.fields.items() if not isinstance(field, Unsupported)}
+    assert used[0].names == accepted
 
 
 def test_absent_text_differs_from_empty_text() -> None:
