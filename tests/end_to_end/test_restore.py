@@ -81,7 +81,7 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
         second = send(daemon, "accepted after the restore")
         for email in (first, second):
             [waiting] = daemon.until_waiting(email)
-            assert waiting["reason"].startswith("Held since the database was restored") and waiting["status"] == "queued"
+            assert waiting["reason"].startswith("On hold because the database was restored") and waiting["status"] == "queued"
         # Orders are carried out at once: what could leave has been looked for by the time that the next one is answered.
         daemon.stop()
         daemon.start()  # it stays held

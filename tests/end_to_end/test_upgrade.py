@@ -100,7 +100,7 @@ def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str
     try:
         said = daemon.command("upgrade", "--check")
         assert "0017_operate: What an operator has to know" in said and "    alters processes (" in said
-        assert "2 recipients wait" in said
+        assert "2 recipients are queued" in said
         assert LAST not in said
         assert daemon.command("upgrade").startswith("The database has the schema of ")
         daemon.start()
