@@ -98,7 +98,7 @@ class Took:
 
 
 def took(visitor: Visitor, postmaster: int, path: str, rounds: int) -> Took:
-    """The first time is over connections that have not made this request before."""
+    """The first round uses connections that have not made this request yet."""
     daemon = visitor.daemon
     assert daemon.process is not None
     started = _busy(daemon.process.pid, postmaster)

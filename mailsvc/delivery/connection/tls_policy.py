@@ -17,7 +17,7 @@ Mode = Literal["clear", "opportunistic", "encrypted", "verified", "dane"]
 
 @attrs.frozen
 class Source:
-    """An address of ours, the EHLO name that belongs to it, and its share of the connections."""
+    """A source address with its EHLO name and its share of the connections."""
 
     address: str
     ehlo: str

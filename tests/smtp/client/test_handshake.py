@@ -80,7 +80,7 @@ def test_tls_is_used_if_announced() -> None:
     assert server.wire.secured is None
     server.reply("220 go")
     assert server.wire.secured is not None
-    assert server.received() == b"", "nothing before the handshake is over"
+    assert server.received() == b"", "nothing is received before the handshake ends"
 
 
 def test_clear_text_if_tls_is_not_announced_or_refused() -> None:
