@@ -1,6 +1,7 @@
 """Every field of a send request in all of its forms."""
 
 import base64
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -164,6 +165,18 @@ PLAIN = base64.b64encode(DATA).decode()
 def test_attachment_content_has_several_forms(content: Any) -> None:
     [file] = read(attachments=[{"content": content, "filename": "a.bin", "path": None}]).content.attachments
     assert (file.content, file.filename) == (DATA, "a.bin")
+
+
+@pytest.mark.parametrize("space", [" ", "\n"])
+def test_base64_with_white_space_everywhere_takes_little_time(space: str) -> None:
+    began = time.process_time()
+    [file] = read(attachments=[{"content": f"Q{space}" * (1 << 24)}]).content.attachments
+    assert time.process_time() - began < 0.8 and len(file.content) == 3 << 22
+
+
+def test_base64_beyond_ascii_is_refused() -> None:
+    with pytest.raises(Problem, match=r"`attachments\[0\].content` field must be base64"):
+        read(attachments=[{"content": "QUJD\u00a0"}])
 
 
 def test_base64_longer_than_a_slice_is_decoded() -> None:
