@@ -7,12 +7,13 @@ CONFIG ?= etc/development.toml
 ARGS   ?=
 PYTHON ?=
 MARKS  ?= contract
-FULL   ?= hostile chaos million webhooks bench
+BOUNCES ?=
+FULL   ?= hostile chaos million webhooks bench broadcasts tracking contacts
 
 # The last file that etc/packages installs.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test test-slow lint bench chaos full ci-contract wheel
+.PHONY: run test test-slow lint bench bounces chaos full ci-contract wheel
 .SILENT:
 .NOTPARALLEL:
 
@@ -35,7 +36,11 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench $(ARGS)
 
-# Fault injection, about twenty minutes. For a long run: ARGS="--kills 200 --emails 100000". Results: docs/reliability.md.
+# How well returned mail is understood: BOUNCES=folder has `mails/` and `expected.tsv` (columns: tests/bounces/measure.py).
+bounces: $(VENV)/.installed-test
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bounces.measure "$(BOUNCES)" $(ARGS)
+
+# Fault injection, about 25 minutes. For a long run: ARGS="--kills 200 --emails 100000". Results: docs/reliability.md.
 chaos: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
 
@@ -45,10 +50,13 @@ full: $(VENV)/.installed-test $(PACKAGES)
 	failed=; for part in $(FULL); do \
 	    case $$part in \
 	        hostile) set -- tests.hostile ;; \
-	        chaos) set -- tests.chaos --kills 200 --emails 100000 ;; \
+	        chaos) set -- tests.chaos --kills 200 --emails 100000 --contacts 100000 --broadcast-kills 30 ;; \
 	        million) set -- tests.bench.million ;; \
 	        webhooks) set -- tests.bench.webhooks --rounds 5 ;; \
 	        bench) set -- tests.bench --rounds 5 --parts bodies,turns,memory,growth ;; \
+	        broadcasts) set -- tests.bench.broadcasts 1000000 ;; \
+	        tracking) set -- tests.bench.tracking ;; \
+	        contacts) set -- tests.bench.contacts ;; \
 	        *) echo "Unknown part: $$part." >&2; exit 2 ;; \
 	    esac; \
 	    echo "=== $$part"; PYTHONPATH=. "$(VENV)/bin/python" -m "$$@" || failed="$$failed $$part"; \

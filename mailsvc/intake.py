@@ -1,4 +1,4 @@
-"""The single entry point for mail: authorize → compose → store → enqueue. The API and the SMTP relay both call `Intake.submit`.
+"""The single entry point for mail: authorize → compose → filter → store → enqueue. The API and the SMTP relay both call `Intake.submit`.
 
 Knows no protocol: callers turn a request into `Incoming` values, and the `Admission` into a response. `policy` decides what can be sent,
 `mail/compose` makes the bytes, and `store/mail/accept` makes everything durable.
@@ -7,7 +7,7 @@ Knows no protocol: callers turn a request into `Incoming` values, and the `Admis
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -16,10 +16,14 @@ import attrs
 
 from mailsvc import policy
 from mailsvc.accounts.quota import Quotas
-from mailsvc.mail import compose, html_to_text
+from mailsvc.broadcasts.topics import TopicMail
+from mailsvc.content_filter import ContentFilter, FilterRequest
+from mailsvc.incoming import AsReceived, Content, Incoming, recipients_of, sender_of
+from mailsvc.mail import bulk, compose, html_to_text
 from mailsvc.mail.address import Mailbox
-from mailsvc.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.net.rspamd import Envelope
 from mailsvc.policy import Limits, Refusal
+from mailsvc.runtime.offload import InThread
 from mailsvc.settings.plans import Exhausted
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.ids import uuid7
@@ -36,55 +40,21 @@ from mailsvc.store.mail.accept import (
     Replayed,
     Submission,
 )
+from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.postgres.notifications import Notifier
+from mailsvc.tracking.outgoing import OutgoingTracking
+
+__all__ = [
+    "Admission", "Admitted", "AsReceived", "Busy", "Content", "Handoff", "Incoming", "Intake", "Key", "OtherRequest", "Rejected",
+    "Reservation",
+]  # fmt: skip
 
 OFF_REACTOR = 256 * 1024  # bytes; larger content is composed in a thread
 HEADER_WEIGHT = 16  # a character of a header takes as much work as this many bytes of content
 IDEMPOTENCY_HOURS = 24
-
-
-@attrs.frozen
-class Content:
-    """The content of an email to compose. `text` None: make it from `html`; "": leave it out."""
-
-    html: str | None = None
-    text: str | None = None
-    attachments: tuple[compose.Attachment, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.html or "") + len(self.text or "") + sum(len(a.content) for a in self.attachments)
-
-
-@attrs.frozen
-class AsReceived:
-    """A complete message and its envelope, as the relay received them: CRLF lines, changed only by prepended lines."""
-
-    message: bytes | Pieces
-    recipients: tuple[str, ...]
-    message_id: str
-    envelope: StoredEnvelope = EMPTY
-    email_id: UUID | None = None  # the ID if the message already contains one; otherwise a new one is generated
-
-
-@attrs.frozen
-class Incoming:
-    """One email to submit. Its addresses are valid, its size is not checked yet."""
-
-    sender: Mailbox
-    to: tuple[Mailbox, ...]
-    subject: str
-    content: Content | AsReceived
-    cc: tuple[Mailbox, ...] = ()
-    bcc: tuple[Mailbox, ...] = ()
-    reply_to: tuple[Mailbox, ...] = ()
-    headers: Mapping[str, str] = attrs.field(factory=dict)
-    tags: tuple[tuple[str, str], ...] = ()
-    scheduled_at: datetime | None = None
-    source: str = "api"
-    bulk: bool = False
 
 
 @attrs.frozen
@@ -125,6 +95,18 @@ Admission = Admitted | Rejected | Busy | OtherRequest | Exhausted
 COUNTED = frozenset({"api", "smtp", "again"})  # sources that count towards a plan; system mail doesn't
 
 
+@attrs.frozen
+class _Composed:
+    """An email with its message, before anything is reserved."""
+
+    email: Incoming
+    domain: Domain
+    email_id: UUID
+    created_at: datetime
+    message_id: str
+    message: bytes | Pieces
+
+
 class Reservation(Protocol):
     """A place in a lane for the recipients of one email at one domain; if not `leased`, just the destination to queue them under."""
 
@@ -137,8 +119,8 @@ class Reservation(Protocol):
 class Handoff(Protocol):
     """From acceptance to delivery within one process. `delivery/handoff` implements it."""
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
-        """Where mail for `domain` is queued, and a lease if this process can send it now. Never waits."""
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
+        """Where mail for `domain` from the addresses of `pool` is queued, and a lease if this process can send it now. Never waits."""
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
         """After the commit: put the leased recipients into their lanes."""
@@ -163,11 +145,17 @@ async def _no_pause() -> None:
     """Don't pause."""
 
 
+def _default_pool(account_id: UUID, domain_id: UUID, bulk: bool) -> str:
+    return ""
+
+
 @attrs.define(eq=False)
 class Intake:
     """Accepts mail. `in_thread` runs a function outside of the reactor thread, `clock` returns Unix time.
 
-    `held` returns why nothing can be accepted now. `pause` gives others a turn before long work (runtime/slices).
+    `held` returns why nothing can be accepted now. `pool_of` returns the pool of source addresses for the mail of an account and a domain,
+    and whether it is bulk. `pause` gives others a turn before long work (runtime/slices). `content_filter` is asked about each
+    message of customers.
     """
 
     store: Acceptance
@@ -176,11 +164,15 @@ class Intake:
     notifications: Notifier
     limits: Limits
     expiry: timedelta
-    in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
+    in_thread: InThread
     clock: Callable[[], float]
     quotas: Quotas | None = None
     pause: Callable[[], Awaitable[None]] = _no_pause
     held: Callable[[], str | None] = lambda: None
+    pool_of: Callable[[UUID, UUID, bool], str] = _default_pool
+    topics: TopicMail | None = None
+    tracking: OutgoingTracking | None = None
+    content_filter: ContentFilter | None = None
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by source
 
     async def submit(
@@ -198,25 +190,27 @@ class Intake:
         refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
         if refusals and (not permissive or len(refusals) == len(emails)):
             return Rejected(refusals)
-        ready: dict[int, _Ready] = {}
+        emails = _with_bulk(emails)
+        composed: dict[int, _Composed] = {}
         texts: dict[str, str] = {}
-        try:
-            for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
-                if isinstance(domain, Refusal):
-                    continue
-                if isinstance(email.content, Content):
-                    await self.pause()
-                made = await self._make(caller, email, domain, texts)
-                if isinstance(made, Refusal):
-                    refusals[i] = made
-                else:
-                    ready[i] = made
-        except BaseException:
-            self._release(ready.values())
-            raise
-        if refusals and (not permissive or not ready):
-            self._release(ready.values())
+        for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
+            if isinstance(domain, Refusal):
+                continue
+            if isinstance(email.content, Content):
+                await self.pause()
+            result = await self._compose(email, domain, texts)
+            if isinstance(result, Refusal):
+                refusals[i] = result
+            else:
+                composed[i] = result
+        if self.content_filter is not None and (permissive or not refusals):
+            known = await self._recall(caller, key)
+            if known is not None:
+                return known
+            refusals |= await self.content_filter.check(_requests(caller, composed))
+        if refusals and (not permissive or len(refusals) == len(emails)):
             return Rejected(refusals)
+        ready = {i: self._reserve(caller, each) for i, each in composed.items() if i not in refusals}
         results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
         submission = Submission(caller.account_id, tuple(r.email for r in ready.values()), self._idempotency(key, results), tuple(lines))
         return await self._store(caller, submission, list(ready.values()), results)
@@ -236,36 +230,52 @@ class Intake:
         assert domain is not None
         return domain
 
-    async def _make(self, caller: Caller, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Ready | Refusal:
+    async def _compose(self, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Composed | Refusal:
         """`texts` caches the plain text for each HTML version, because the emails of a batch often share it."""
         now = self.clock()
         received = email.content if isinstance(email.content, AsReceived) else None
         email_id = (received and received.email_id) or uuid7(now)
         created_at = datetime.fromtimestamp(now, UTC)
         message_id = received.message_id if received else f"<{email_id}@{domain.name}>"
+        if email.topic_id is not None and self.topics is not None:
+            more = await self.topics.headers(domain.account_id, email_id, email.topic_id, recipients_of(email))
+            if more is None:
+                return Refusal("content", "topic_id", "There is no such topic.")
+            if not any(name.lower() == "list-unsubscribe" for name in email.headers):
+                email = attrs.evolve(email, headers={**email.headers, **more})
+        date = email.scheduled_at or created_at
+        tracked = email if self.tracking is None else await self.tracking.track(email, domain, email_id, date)
         try:
-            message = await self._message(email, message_id, email.scheduled_at or created_at, texts)
+            message = await self._message(tracked, message_id, date, texts)
+            if tracked is not email and policy.size_refusal(len(message), self.limits) is not None:
+                message = await self._message(email, message_id, date, texts)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
         if received is None:  # a received message was checked on arrival; our own lines don't count
             refusal = policy.size_refusal(len(message), self.limits)
             if refusal is not None:
                 return refusal
-        addresses = [(address, _domain(address)) for address in _addresses(email)]
-        reservations = self._reservations(email, [name for _, name in addresses], len(message))
+        return _Composed(email, domain, email_id, created_at, message_id, message)
+
+    def _reserve(self, caller: Caller, composed: _Composed) -> _Ready:
+        email, domain, message = composed.email, composed.domain, composed.message
+        received = email.content if isinstance(email.content, AsReceived) else None
+        addresses = [(address, _domain(address)) for address in recipients_of(email)]
+        pool = self.pool_of(caller.account_id, domain.id, email.bulk)
+        reservations = self._reservations(email, [name for _, name in addresses], len(message), pool)
         recipients = tuple(
             [NewRecipient(address, reservations[name].destination, reservations[name].leased) for address, name in addresses]
         )
         return _Ready(
             NewEmail(
-                email_id=email_id,
+                email_id=composed.email_id,
                 account_id=caller.account_id,
                 domain_id=domain.id,
                 key_id=caller.key_id,
                 region=domain.region,
                 source=email.source,
-                created_at=created_at,
-                message_id=message_id,
+                created_at=composed.created_at,
+                message_id=composed.message_id,
                 sender=email.sender.display,
                 to=_displayed(email.to),
                 cc=_displayed(email.cc),
@@ -278,9 +288,10 @@ class Intake:
                 envelope=received.envelope if received else EMPTY,
                 message=message,
                 scheduled_at=email.scheduled_at,
-                expires_at=(email.scheduled_at or created_at) + self.expiry,
+                expires_at=(email.scheduled_at or composed.created_at) + self.expiry,
                 bulk=email.bulk,
                 lease=self.handoff.lease,
+                topic_id=email.topic_id,
             ),
             reservations,
         )
@@ -296,30 +307,21 @@ class Intake:
                 text = texts.get(content.html)
                 if text is None:
                     text = texts[content.html] = html_to_text.text_of(content.html)
-            return compose.compose(
-                compose.Draft(
-                    sender=email.sender,
-                    to=email.to,
-                    cc=email.cc,
-                    reply_to=email.reply_to,
-                    subject=email.subject,
-                    html=content.html or None,
-                    text=text or None,
-                    headers=email.headers,
-                    attachments=content.attachments,
-                    date=date,
-                    message_id=message_id,
-                )
-            )
+            draft = compose.Draft(
+                sender=email.sender, to=email.to, cc=email.cc, reply_to=email.reply_to, subject=email.subject, date=date,
+                message_id=message_id, html=content.tracked or content.html or None, text=text or None, headers=email.headers,
+                attachments=content.attachments,
+            )  # fmt: skip
+            return compose.compose(draft)
 
         heading = len(email.subject) + sum(len(value) for value in email.headers.values())
         return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
-    def _reservations(self, email: Incoming, domains: Sequence[str], size: int) -> dict[str, Reservation]:
-        """A reservation for each recipient domain; none of a scheduled email is leased."""
-        if email.scheduled_at is not None:
+    def _reservations(self, email: Incoming, domains: Sequence[str], size: int, pool: str) -> dict[str, Reservation]:
+        """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
+        if email.scheduled_at is not None or email.topic_id is not None:
             return {domain: _QueueOnly(domain) for domain in dict.fromkeys(domains)}
-        return {domain: self.handoff.reserve(domain, size, email.bulk) for domain in dict.fromkeys(domains)}
+        return {domain: self.handoff.reserve(domain, size, email.bulk, pool) for domain in dict.fromkeys(domains)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:
@@ -340,19 +342,19 @@ class Intake:
                     self.notifications.notify("queue")
                 self.notifications.notify("events")
                 return Admitted(results)
-            case Replayed(stored):
-                return Admitted(_read(stored), replayed=True)
-            case InProgress():
-                return Busy()
-            case Mismatch():
-                return OtherRequest()
+        return _known(answer)
+
+    async def _recall(self, caller: Caller, key: Key | None) -> Admission | None:
+        """The result of an earlier request with this key, which a filter cannot change any more."""
+        found = None if key is None else await self.store.recall(Submission(caller.account_id, (), self._idempotency(key, ())))
+        return None if found is None or isinstance(found, Accepted) else _known(found)
 
     async def _accept(self, caller: Caller, submission: Submission) -> AcceptResult | Exhausted:
         """Accept within the account's plan. All recipients are counted before; those not sent to are refunded."""
         count = sum(len(email.recipients) for email in submission.emails if email.source in COUNTED)
         if self.quotas is None or not count:
             return await self.store.accept(submission)
-        taken = await self.quotas.take(caller.account_id, caller.plan, count)
+        taken = await self.quotas.take(caller.account_id, caller.plan, count, caller.ramp)
         if isinstance(taken, Exhausted):
             return await self.store.recall(submission) or taken  # a repeated request gets its first result
         try:
@@ -386,11 +388,40 @@ class _QueueOnly:
     leased: bool = False
 
 
-def _addresses(email: Incoming) -> tuple[str, ...]:
-    """The envelope recipients: every address once, in the order to, cc, bcc; for the relay, as the client sent them."""
-    if isinstance(email.content, AsReceived):
-        return email.content.recipients
-    return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))
+def _with_bulk(emails: Sequence[Incoming]) -> list[Incoming]:
+    """Marks bulk mail: its header declares it, or many recipients of the batch get the same subject, text and HTML."""
+    contents = [(_shown(email), len(recipients_of(email))) for email in emails]
+    many = bulk.shared(contents)
+    marked = [bulk.is_declared(email.headers) or (many and content in many) for email, (content, _) in zip(emails, contents, strict=True)]
+    return [attrs.evolve(email, bulk=True) if mark else email for email, mark in zip(emails, marked, strict=True)]
+
+
+def _shown(email: Incoming) -> Hashable:
+    content = email.content
+    return (email.subject, content.html, content.text) if isinstance(content, Content) else id(content)
+
+
+def _known(answer: Replayed | InProgress | Mismatch) -> Admission:
+    """The answer to a request whose idempotency key was used before."""
+    match answer:
+        case Replayed(stored):
+            return Admitted(_read(stored), replayed=True)
+        case InProgress():
+            return Busy()
+        case Mismatch():
+            return OtherRequest()
+
+
+def _requests(caller: Caller, composed: Mapping[int, _Composed]) -> dict[int, FilterRequest]:
+    """What the content filter is asked: everything but the mail of the service itself."""
+    return {
+        i: FilterRequest(
+            Envelope(str(each.email_id), sender_of(each.email), recipients_of(each.email), str(caller.account_id), each.email.client),
+            each.message,
+        )
+        for i, each in composed.items()
+        if each.email.source != "system"
+    }
 
 
 def _displayed(mailboxes: tuple[Mailbox, ...]) -> tuple[str, ...]:

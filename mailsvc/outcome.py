@@ -66,13 +66,13 @@ class Meaning:
     advice: str
     retrying: str = ""
 
-    def explain(self, said: str) -> str:
+    def explain(self, text: str) -> str:
         """For people: the reply and what it means."""
-        return f"{said if said.endswith(('.', '!', '?')) else said + '.'} {self.says}"
+        return f"{text if text.endswith(('.', '!', '?')) else text + '.'} {self.says}"
 
-    def sentence(self, said: str) -> str:
+    def sentence(self, text: str) -> str:
         """For people: the reply, what it means, and what to do."""
-        return f"{self.explain(said)} {self.advice}"
+        return f"{self.explain(text)} {self.advice}"
 
     def while_retried(self) -> Meaning:
         """The same for an email that is retried."""

@@ -24,7 +24,8 @@ BLOCKED_ENDINGS = tuple(
     ).split()
 )
 
-Kind = Literal["domain", "key", "recipients", "size", "schedule", "content", "attachment"]
+# "filter": refused by the content filter; "later": it could not or would not decide now
+Kind = Literal["domain", "key", "recipients", "size", "schedule", "content", "attachment", "filter", "later"]
 
 
 @attrs.frozen

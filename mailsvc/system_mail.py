@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol
+from uuid import UUID
 
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.intake import Admission, Busy, Content, Incoming, Key, Rejected
+from mailsvc.intake import Busy, Content, Incoming, Intake, Key, Rejected
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
-from mailsvc.store.domains.domains import Domain
+from mailsvc.store.domains.domains import Domains
 from mailsvc.store.people.api_keys import Caller
 
 ENDPOINT = "own"
@@ -19,27 +18,18 @@ ENDPOINT = "own"
 log = Logger()
 
 
-class Domains(Protocol):
-    """store.domains.Domains, as far as it is used here."""
-
-    async def called(self, name: str) -> Domain | None: ...
-
-
-class Submitter(Protocol):
-    """intake.Intake, as far as it is used here."""
-
-    async def submit(
-        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
-    ) -> Admission: ...
-
-
 @attrs.frozen
 class SystemMail:
     """Sends system mail. With `sender` None, nothing is sent."""
 
-    intake: Submitter
+    intake: Intake
     domains: Domains
     sender: Mailbox | None
+
+    async def account(self) -> UUID | None:
+        """The account that it is sent from."""
+        domain = None if self.sender is None else await self.domains.called(self.sender.domain)
+        return None if domain is None else domain.account_id
 
     async def send(self, to: str | None, subject: str, text: str, key: str, *, html: str | None = None, source: str = "system") -> bool:
         """Sends an email once for each `key`. Returns False if it should be tried again later."""

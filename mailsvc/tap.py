@@ -6,44 +6,46 @@ the reactor; everything else gets it, or a clock, from here.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 import attrs
 from twisted.application.service import IService
-from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import __version__, policy, wiring
+from mailsvc import __version__, wiring
 from mailsvc.accounts.onboarding import Customers, People, domain_maintenance, publishing_of
 from mailsvc.accounts.ratelimit import Block, RateLimit
-from mailsvc.accounts.retention import RetentionSweep
 from mailsvc.accounts.usage import Accounting
+from mailsvc.audit import service as audit
 from mailsvc.bounces.intake import BounceIntake
+from mailsvc.broadcasts.assembly import Personalization, destinations
+from mailsvc.broadcasts.topics import TopicMail
 from mailsvc.clock import held, prepare, unix
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mailer
 from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.assembly import assemble
+from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
+from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.service import Delivery
 from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
-from mailsvc.http.api import Api, EventApi
+from mailsvc.http.api import Api
 from mailsvc.http.fields import Bounds
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.audience.assembly import assemble as assemble_audience
+from mailsvc.http.resources.broadcasts.assembly import assemble as assemble_broadcasts
+from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.http.resources.domains import DomainContext
-from mailsvc.http.resources.suppressions import Suppressions
-from mailsvc.http.resources.webhooks import Webhooks
+from mailsvc.http.resources.tracking import assembly as tracked_links
 from mailsvc.intake import Intake
 from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
@@ -70,21 +72,19 @@ from mailsvc.runtime.database import follow_keys, in_thread, open_database, wron
 from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited
 from mailsvc.runtime.listeners import Listening, address, within
 from mailsvc.runtime.offload import Offload, Threads
+from mailsvc.runtime.options import Options as Options
 from mailsvc.runtime.polling import every
 from mailsvc.runtime.slices import Slices
 from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
-from mailsvc.settings import loading
-from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
+from mailsvc.store.broadcasts.sending import Sending
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.async_bounces import AsyncBounces
-from mailsvc.store.events.event_log import EventLog
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.outbox import Outbox
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
-from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.logs.smtp_sessions import SmtpSessions as SmtpSessions
@@ -110,23 +110,6 @@ from mailsvc.webhooks.sender import WebhookSender
 DSNS_EVERY = KEYS_EVERY = 2.0  # seconds
 BEAT = 10.0  # seconds
 STOP = 15.0  # seconds that a shutdown may take beyond delivery.drain_seconds
-
-
-class Options(UsageOptions):
-    """The command line of `twistd mailsvc`."""
-
-    longdesc = "Transactional email delivery: accepted over HTTP and SMTP, delivered over SMTP, stored in Postgres."
-    optParameters: ClassVar[list[list[Any]]] = [
-        ["config", "c", os.environ.get("MAILSVC_CONFIG"), "The settings file (TOML). etc/mailsvc.toml explains all settings."]
-    ]
-
-    def postOptions(self) -> None:
-        if self["config"] is None:
-            sys.exit("mailsvc cannot start. The settings file is missing: twistd mailsvc --config FILE")
-        try:
-            self["settings"] = loading.load(Path(self["config"]))
-        except SettingsError as error:
-            sys.exit(f"mailsvc cannot start. {error}")
 
 
 def makeService(options: Options) -> IService:
@@ -187,7 +170,8 @@ class Daemon:
         self.database = await open_database(reactor, self.settings, self.opened, size=pool_size)
         pool = self.pool = self.database.pool
         self.opened.add("partitions", every(reactor, BEAT, "making partitions", PartitionMaker(pool, reactor).make))
-        RetentionSweep(pool, reactor, self.settings.retention).start(self.opened)
+        wiring.start_deleting(reactor, self.database, self.settings, self.opened)
+        self.pools = await Pools.opened(pool, wiring.bulk_pool(self.settings.delivery), reactor, self.opened)
         notifications = self.notifications = Notifications(self.database.dsn, reactor)
         await notifications.start()
         self.opened.add("notifications", notifications.stop)
@@ -196,8 +180,7 @@ class Daemon:
         self.process.announce(notifications)
         self.opened.add("leases", self.process.end)
         self.opened.add("heartbeats", every(reactor, HEARTBEAT, "sending a heartbeat", self.process.renew, retry=1.0))
-        assert self.database.restore_guard is not None
-        self.opened.add("restore guard", every(reactor, BEAT, "checking for a restored database", self.database.restore_guard.check))
+        self.opened.add("restore guard", every(reactor, BEAT, "checking for a restored database", self.database.check_restored))
         follow = partial(follow_keys, self.database.encryption, self.process, partial(wrong_keys, pool, self.settings))
         self.opened.add("encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow, deadline=60.0))
         self.monitoring = Monitoring(reactor, pool, notifications, lambda: self.process.id)
@@ -209,19 +192,25 @@ class Daemon:
         self.accounts, self.keys = Accounts(pool, reactor, notifications), Keys(pool, reactor, notifications)
         # A separate resolver: slow zones of customers must not delay delivery.
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
-        payload, trusting = views.payload(publishing_of(self.settings)), self.settings.domains.allow_trust
+        payload, trusting = views.payload(publishing_of(self.settings, self.database.encryption)), self.settings.domains.allow_trust
         self.domains = Domains(pool, reactor, self.database.encryption, notifications, payload, trusting=trusting)
-        self.maintenance = domain_maintenance(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
-        self.messages, self.sandbox_mail = Messages(pool, reactor), SandboxMail(pool)
+        wake = lambda: notifications.notify(DOMAINS)  # noqa: E731
+        self.maintenance = domain_maintenance(self.settings, self.database, reactor, self.domains, resolver, wake)
+        self.personal = Personalization.of(pool, reactor, self.database.encryption, self.threads.body)
+        self.tracking = wiring.outgoing_tracking(self.settings, self.database.encryption, self.personal.keys, self.threads.body)
+        self.messages, self.sandbox_mail = Messages(pool, reactor, self.personal.composer), SandboxMail(pool)
         self.rate_windows, self.smtp_sessions = RateWindows(pool), SmtpSessions(pool, reactor)
         async_bounces = AsyncBounces(pool, on_events=lambda: notifications.notify("events"))
         signing = self.signing = partial(self.database.encryption.secrets_for, "return path")
         self.bounces = BounceIntake(
             lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
+        self.reports = wiring.reports(self.settings, self.database, self.maintenance, self.threads.body, self.unix, self.held)
         self.monitoring.add(metrics.returned(self.bounces))
+        self.monitoring.add(metrics.reports(self.reports))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.resolver = self.new_resolver()  # for recipients' domains
+        audit.start(self.settings.audit, pool, reactor, web, delivery.ehlo_name or "", self.opened, self.in_thread)
         self.fetcher = Fetcher(reactor, web, wiring.fetch_rules(self.settings.fetch))
 
     def new_resolver(self) -> Resolver:
@@ -233,26 +222,24 @@ class Daemon:
 
     async def start_delivery(self) -> Delivery:
         """Delivery, from the queue through lanes to other servers."""
-        reactor, settings, given = self.reactor, self.settings, self.settings.delivery
+        reactor, settings, given, threads = self.reactor, self.settings, self.settings.delivery, self.threads
         fetcher = Fetcher(reactor, self.resolver, attrs.evolve(wiring.fetch_rules(settings.fetch), ports=frozenset({443}), clear=False))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, on_events=lambda: self.notifications.notify("events"), linger=linger)
-        delivery = assemble(
+        delivery, upkeep = assemble(
             reactor, self.pool, wiring.delivery_limits(given), region=settings.region, ehlo_name=given.ehlo_name or "",
-            process=self.process,
-            resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
-            sources=wiring.source_addresses(given), timeouts=wiring.smtp_timeouts(given), policy_fetcher=fetcher if given.mta_sts else None,
-            domains=self.domains, accounts=self.accounts, secrets=self.signing, messages=self.messages, settling=settling,
-            signing_thread=Offload(reactor, pool=self.threads.signing), body_thread=self.threads.body,
+            process=self.process, resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
+            sources=wiring.source_rules(given), pools=self.pools, timeouts=wiring.smtp_timeouts(given),
+            policy_fetcher=fetcher if given.mta_sts else None, messages=self.messages, settling=settling, consent=self.personal.consent,
+            sending=SendingDomains(self.domains, self.accounts, self.signing, Offload(reactor, pool=threads.signing), threads.body),
         )  # fmt: skip
-        counts = delivery.attempts.tls_counts
-        self.opened.add("the last TLS results", counts.write)
-        self.opened.add("TLS results", every(reactor, 60.0, "writing TLS results", counts.write))
+        delivery.attempts.tls_counts.start(self.opened)
         self.process.on_replaced = delivery.replaced
         self.process.on_freed = lambda count: delivery.wake()
         self.notifications.listen("queue", delivery.wake)
-        self.monitoring.add(metrics.deliveries(delivery, settling), settle=settling.batch)
+        self.monitoring.add(metrics.deliveries(delivery, settling), metrics.sources(upkeep.state), settle=settling.batch)
         await delivery.holds.refresh()  # before the first mail
+        await upkeep.start(self.opened)
         delivery.startService()
         self.opened.add("delivery", awaited(delivery.stopService))
         return delivery
@@ -306,23 +293,25 @@ class Daemon:
     def prepare_intake(self, handoff: LocalHandoff | QueueOnly) -> None:
         """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
         reactor, settings = self.reactor, self.settings
-        self.limits = policy.Limits(
-            recipients_per_field=settings.limits.recipients,
-            message=settings.limits.message,
-            blocked_endings=frozenset(settings.limits.blocked_endings),
-        )
-        store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
+        self.limits = wiring.mail_limits(settings.limits)
+        store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger, hashes=self.database.hashes)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
-        accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail())
+        accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail(), settings.abuse, settings.smtp.postmaster)
         accounting.start(reactor, self.opened)
         self.monitoring.add(metrics.quotas(accounting))
+        self.intake.pool_of, self.intake.topics = self.pools.of, TopicMail(self.personal.links, Sending(self.pool), settings.base_url or "")
+        self.intake.tracking = self.tracking
         self.intake.quotas = self.quotas = accounting.quotas
         self.intake.pause, self.intake.held = Slices(reactor).pause, self.held
+        self.intake.content_filter = wiring.content_filter(settings.content_filter, self.resolver, reactor, self.threads.body)
         self.monitoring.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budgets = Budgets.of(settings.http.in_flight, settings.http.spool, reactor)
         self.monitoring.add(metrics.budgets(self.budgets))
+        tls_reports = wiring.tls_reports(settings, self.pool, self.resolver, self.fetcher, self.intake, self.domains, self.unix)
+        if tls_reports is not None:
+            tls_reports.start(reactor, self.opened)
 
     async def open_relay(self) -> dict[str, int]:
         """The SMTP ports. Returns the actual port for each standard one."""
@@ -332,10 +321,13 @@ class Daemon:
             return {}
         session_log = SessionLog(self.smtp_sessions, reactor)
         self.opened.add("session log", session_log.stop)
+        bounces, reports = self.bounces, self.reports
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), session_log=session_log,
-            inbound=InboundMail((host, *smtp.names), self.bounces.find_email, self.bounces.take, self.postmaster()),
+            inbound=InboundMail(
+                (host, *smtp.names), bounces.find_email, bounces.take, self.postmaster(), reports.find_domain, reports.take
+            ),
             per_address=ConnectionLimits(smtp.connections_per_address), per_key=ConnectionLimits(smtp.connections_per_key),
             login_failures=LoginFailures(reactor, smtp.login_failures), max_connections=smtp.connections,
             null_mx=wiring.null_mx(settings, self.resolver, reactor), trusted_networks=wiring.trusted_networks(smtp),
@@ -366,14 +358,16 @@ class Daemon:
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
         self.opened.add("request log", recorder.stop)
-        events = EventApi(
-            EventLog(self.pool),
-            lambda reader: Webhooks(
-                StoredWebhooks(self.pool, reactor, self.database.encryption), WebhookLog(self.pool), reader,
-                partial(urls.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.notifications.notify("webhooks"),
-            ),
-            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.notifications.notify("events")),
+        events = wiring.event_api(reactor, self.database, self.fetcher.rules, settings.webhooks.endpoints, self.notifications.notify)
+        audience = assemble_audience(
+            reactor, self.pool, self.database.encryption, settings.audience, self.notifications, self.threads.body, self.opened,
+            self.intake, settings.base_url or "",
         )  # fmt: skip
+        tracking = await tracked_links.start_tracking(
+            reactor, self.opened, self.pool, settings, self.database.encryption, self.notifications
+        )
+        self.monitoring.add(metrics.tracking(tracking.recorder), metrics.imports(audience.imports))
+        tracked = tracked_links.pages(tracking)
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
@@ -381,18 +375,30 @@ class Daemon:
                 "start": self.started, "database": self.monitoring.writable, "heartbeat": self.fresh, "clock": self.monitoring.punctual,
             },
             remarks={"ledger": self.monitoring.numbered, "connections": self.monitoring.connected, "keys": self.database.keys_rejected},
-            domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, settings.region),
-            events=events, links=Links(self.fetcher, self.limits.message),
+            domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, settings.region, self.reports.store),
+            events=events, audience=audience, broadcasts=self.broadcasts(), links=Links(self.fetcher, self.limits.message),
             inbox=self.sandbox_mail if settings.sandbox.listen else None,
-            limits=wiring.http_limits(http), bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead)),
+            limits=wiring.http_limits(http, settings.audience.import_size),
+            bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead), settings.audience, settings.broadcasts),
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
-            trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
+            trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
+            pages={"": pages, "dashboard": pages, **tracked},
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))
         self.opened.add("requests in progress", lambda: within(settings.delivery.drain_seconds, site.drain(), reactor))
         return await self.listen("http.listen", http.listen, site)
+
+    def broadcasts(self) -> BroadcastContext:
+        """Broadcasts, and the engine that sends them."""
+        place = destinations(QueueOnly(self.process.id, self.routes(self.resolver)).reserve, self.pools.of)
+        context, engine = assemble_broadcasts(
+            self.reactor, self.opened, self.database, self.settings, self.domains, self.quotas, place, self.notifications,
+            self.threads.body, self.personal.keys, wiring.screening(self.intake.content_filter), self.tracking,
+        )  # fmt: skip
+        self.monitoring.add(metrics.broadcasts(engine, context))
+        return context
 
     def open_dashboard(self) -> Dashboard:
         """The dashboard."""
@@ -404,10 +410,9 @@ class Daemon:
             accounts=self.accounts, domains=self.domains, maintenance=self.maintenance, keys=self.keys, messages=self.messages,
             mailer=mailer, sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
             read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
-            providers=providers_of(settings.sign_in, self.fetcher, self.unix),
-            inbox=self.sandbox_mail if settings.sandbox.listen else None,
+            providers=providers_of(settings.sign_in, self.fetcher, self.unix), inbox=self.sandbox_mail if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
-            reputation=wiring.reputation(settings, self.pool, self.reactor),
+            reputation=wiring.reputation(settings, self.pool, self.reactor), erasing=self.database.erasing,
         )  # fmt: skip
 
     def system_mail(self) -> SystemMail:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from importlib import resources
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -14,37 +16,73 @@ from OpenSSL import SSL
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from mailsvc import policy
+from mailsvc.accounts.onboarding import REPORTS, tracking_host
+from mailsvc.accounts.retention import RetentionSweep
+from mailsvc.broadcasts.fanout import Screen
+from mailsvc.broadcasts.sample import Sample
+from mailsvc.content_filter import ContentFilter, FilterRequest
 from mailsvc.delivery import shaping
 from mailsvc.delivery.connection import sources
-from mailsvc.delivery.connection.sources import Sources
+from mailsvc.delivery.connection.sources import SourceRules, Sources
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.shaping import Shaping
+from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.http import gate
+from mailsvc.http.api import EventApi
+from mailsvc.http.resources.suppressions import Suppressions
+from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.insights.reputation import Reputation
+from mailsvc.intake import Intake
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.tracking.token import PURPOSE
 from mailsvc.net import address_guard, urls
 from mailsvc.net.dns import Resolver, configured
+from mailsvc.net.fetch import Fetcher
+from mailsvc.net.rspamd import Envelope, Rspamd
 from mailsvc.relay.null_mx import NullMx
 from mailsvc.relay.trusted_networks import TrustedNetworks
+from mailsvc.reports.receiving import OwnSources, ReportIntake
+from mailsvc.reports.tls_sending import TlsReportSender
+from mailsvc.runtime.database import Database
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.offload import InThread
+from mailsvc.runtime.privacy import ErasureService
 from mailsvc.settings import reader
 from mailsvc.settings import schema as settings_
+from mailsvc.settings.content_filter import ContentFilter as FilterSettings
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.smtp.client.client import Timeouts
 from mailsvc.smtp.server import session
 from mailsvc.smtp.server.certificates import CERTBOT, Certificates, self_signed
+from mailsvc.store.audience.keys import AudienceKeys
+from mailsvc.store.audience.objections import Objections
+from mailsvc.store.broadcasts.values import Broadcast
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.domains.reports import Reports
+from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.events.event_log import EventLog
 from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.tls import TlsRecords
+from mailsvc.tracking.outgoing import OutgoingTracking
 
 log = Logger()
 
 
+def _same(limits: type, section: object) -> dict[str, Any]:
+    """The settings that have the same name in an attrs class of limits."""
+    return {field.name: getattr(section, field.name) for field in attrs.fields(limits) if hasattr(section, field.name)}
+
+
 def delivery_limits(delivery: settings_.Delivery) -> DeliveryLimits:
-    """Most settings have the same name in DeliveryLimits."""
-    same = {field.name: getattr(delivery, field.name) for field in attrs.fields(DeliveryLimits) if hasattr(delivery, field.name)}
     networks("delivery.allowed_networks", delivery.allowed_networks)
     return DeliveryLimits(
-        **same,
+        **_same(DeliveryLimits, delivery),
         allow_addresses=delivery.allowed_networks,
         own_names=tuple(filter(None, (delivery.ehlo_name, *(source.ehlo for source in source_addresses(delivery).all)))),
         retry_after=delivery.retry,
@@ -53,11 +91,13 @@ def delivery_limits(delivery: settings_.Delivery) -> DeliveryLimits:
 
 
 def provider_rules(path: Path | None) -> Shaping:
-    """The rules of the file, or the built-in ones."""
+    """The rules of the file, or the built-in ones. A file without a schedule for warming up has the built-in one."""
+    built_in = shaping.read(tomllib.loads((resources.files("mailsvc.delivery") / "shaping.toml").read_text("utf-8")))
     if path is None:
-        return shaping.read(tomllib.loads((resources.files("mailsvc.delivery") / "shaping.toml").read_text("utf-8")))
+        return built_in
     try:
-        return shaping.read(reader.read(path))
+        found = shaping.read(reader.read(path))
+        return found if found.warm_up else attrs.evolve(found, warm_up=built_in.warm_up)
     except SettingsError as error:
         raise SettingsError(f"The setting delivery.shaping: {error}") from None
     except shaping.BadRules as error:
@@ -74,19 +114,101 @@ def source_addresses(delivery: settings_.Delivery) -> Sources:
         raise SettingsError(f"The setting delivery.sources has {error}.") from None
 
 
+def bulk_pool(delivery: settings_.Delivery) -> str:
+    """The pool of bulk mail; empty: the default pool."""
+    return _pool("delivery.bulk_pool", delivery.bulk_pool or shaping.DEFAULT_POOL)
+
+
+def source_rules(delivery: settings_.Delivery) -> SourceRules:
+    """The addresses that mail is sent from, and what limits them."""
+    return SourceRules(source_addresses(delivery).all, pool_overflow(delivery), tuple(delivery.block_lists))
+
+
+def pool_overflow(delivery: settings_.Delivery) -> dict[str, str]:
+    """By pool, the pool that takes its overflow."""
+    where = "delivery.pool_overflow"
+    return {_pool(where, pool): _pool(where, other) for pool, other in delivery.pool_overflow.items()}
+
+
+def _pool(where: str, text: str) -> str:
+    try:
+        return shaping.pool_name(text)
+    except ValueError as error:
+        raise SettingsError(f"The setting {where} is not valid: {error}.") from None
+
+
 def reputation(settings: Settings, pool: Pool, clock: Any) -> Reputation:
     """Looks up our reputation. With a smarthost, receivers don't see our servers, so none are looked up."""
     delivery, pages = settings.delivery, settings.dashboard
     resolver = Resolver(clock, delivery.nameservers, seconds=delivery.dns_seconds, size=2000, concurrent=20)
     own: list[tuple[str | None, str]] = [(each.address, each.ehlo) for each in source_addresses(delivery).all]
     servers = [] if "*" in delivery.routes else own or [(None, delivery.ehlo_name or "localhost")]
-    return Reputation(resolver, Rollups(pool), servers, pages.block_lists, pages.domain_lists, clock)
+    lists = pages.block_lists, pages.domain_lists
+    return Reputation(resolver, Rollups(pool), servers, *lists, clock, tracking_host(settings))
+
+
+def start_deleting(reactor: Any, database: Database, settings: Settings, opened: Opened) -> None:
+    """Deletes what is too old, and finishes erasures of personal data."""
+    RetentionSweep(database.pool, reactor, settings.retention, timedelta(hours=settings.dashboard.session_idle_hours)).start(opened)
+    if "ledger" in settings.roles:
+        ErasureService(reactor, database.erasing).start(opened)
+
+
+def reports(
+    settings: Settings,
+    database: Database,
+    maintenance: DomainMaintenance,
+    in_thread: InThread,
+    seconds: Callable[[], float],
+    held: Callable[[], str | None],
+) -> ReportIntake:
+    """Takes DMARC and TLS reports about customers' domains."""
+    addresses = frozenset(each.address for each in source_addresses(settings.delivery).all)
+    own = OwnSources(maintenance.checker.resolver, maintenance.publishing, addresses)
+    keep, secrets = timedelta(days=settings.retention.reports), partial(database.encryption.secrets_for, REPORTS)
+    return ReportIntake(secrets, maintenance.domains, Reports(database.pool), own, in_thread, seconds, keep, held)
+
+
+def tls_reports(
+    settings: Settings, pool: Pool, resolver: Resolver, fetcher: Fetcher, intake: Intake, domains: Domains, seconds: Callable[[], float]
+) -> TlsReportSender | None:
+    """Sends reports about TLS, unless they are turned off or have no sender."""
+    if settings.sender is None or not settings.delivery.tls_reports:
+        return None
+    return TlsReportSender(TlsRecords(pool), resolver, fetcher, intake, domains, parse_mailbox(settings.sender), seconds)
+
+
+def outgoing_tracking(settings: Settings, encryption: Encryption, keys: AudienceKeys, in_thread: InThread) -> OutgoingTracking:
+    """Tracks emails of domains that have it switched on. Links to this service, such as those to unsubscribe, stay as they are."""
+    listed = frozenset(each.lower().strip(".") for each in settings.tracking.untracked_domains)
+    secrets = partial(encryption.numbered_secrets_for, PURPOSE)
+    return OutgoingTracking(tracking_host(settings), secrets, Objections(keys), in_thread, listed, settings.base_url or "")
 
 
 def fetch_rules(fetch: settings_.Fetch) -> urls.Rules:
     """Which URLs from customers are allowed."""
     allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
     return urls.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
+
+
+def content_filter(rules: FilterSettings, resolver: Resolver, clock: Any, in_thread: InThread) -> ContentFilter | None:
+    """The content filter. Its URL comes from the operator, so it may have any address."""
+    if rules.url is None:
+        return None
+    everywhere = urls.Rules(frozenset(), True, networks("content_filter.url", ("0.0.0.0/0", "::/0")))
+    return ContentFilter(Rspamd(Fetcher(clock, resolver, everywhere), rules.url, rules.seconds), rules, clock, in_thread)
+
+
+def screening(filter: ContentFilter | None) -> Screen | None:
+    """Broadcasts are checked like other mail."""
+    if filter is None:
+        return None
+
+    async def screen(found: Broadcast, sample: Sample) -> policy.Refusal | None:
+        envelope = Envelope(str(found.id), sample.sender, (sample.to,), str(found.account_id))
+        return (await filter.check({0: FilterRequest(envelope, sample.message)})).get(0)
+
+    return screen
 
 
 def smtp_timeouts(delivery: settings_.Delivery) -> Timeouts:
@@ -110,23 +232,31 @@ def certificates(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) 
         raise SettingsError(f"The certificate {pair[0]} cannot be used with the key {pair[1]}: {error}.") from None
 
 
-def http_limits(http: settings_.Http) -> gate.Limits:
-    """The limits of API and dashboard clients."""
-    return gate.Limits(
-        body=http.body_limit,
-        idle=http.idle_seconds,
-        connections=http.connections,
-        connections_per_address=http.connections_per_address,
+def mail_limits(limits: settings_.Limits) -> policy.Limits:
+    """What a mail may have."""
+    return policy.Limits(recipients_per_field=limits.recipients, message=limits.message, blocked_endings=frozenset(limits.blocked_endings))
+
+
+def event_api(reactor: Any, database: Database, rules: urls.Rules, endpoints: int, notify: Callable[[str], None]) -> EventApi:
+    """The collections of events: the log, webhooks and suppressions."""
+    pool, stored = database.pool, StoredWebhooks(database.pool, reactor, database.encryption)
+    read, hashes = partial(urls.read, rules=rules), database.hashes
+    return EventApi(
+        EventLog(pool),
+        lambda reader: Webhooks(stored, WebhookLog(pool), reader, read, endpoints, lambda: notify("webhooks")),
+        lambda reader: Suppressions(StoredSuppressions(pool, reactor, hashes), reader, lambda: notify("events")),
     )
+
+
+def http_limits(http: settings_.Http, upload: int) -> gate.Limits:
+    """The limits of API and dashboard clients. `upload`: bytes of a file with contacts."""
+    return gate.Limits(**_same(gate.Limits, http), body=http.body_limit, upload=upload, idle=http.idle_seconds)
 
 
 def smtp_limits(settings: Settings) -> session.Limits:
     """The limits of an SMTP session."""
     smtp = settings.smtp
-    return session.Limits(
-        size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
-        unauthenticated_seconds=smtp.unauthenticated_seconds, unauthenticated_bytes=smtp.unauthenticated_bytes, tarpit=smtp.tarpit,
-    )  # fmt: skip
+    return session.Limits(**_same(session.Limits, smtp), size=settings.limits.message, idle=smtp.idle_seconds, rate=smtp.slowest)
 
 
 def postmaster(smtp: settings_.Smtp) -> tuple[Mailbox, str] | None:

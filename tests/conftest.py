@@ -97,7 +97,7 @@ def template(postgres: str) -> Iterator[str]:
 @contextmanager
 def _fresh(postgres: str, template: str) -> Iterator[str]:
     name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
-    _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")  # a third faster than WAL_LOG here
     yield make_dsn(postgres, dbname=name)
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 

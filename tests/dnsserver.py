@@ -41,7 +41,7 @@ class DnsServer:
         self.truncated: set[str] = set()  # over UDP, the answer is empty and truncated
         self.forged: set[str] = set()  # before the real answer, it sends forged ones: wrong ID, wrong question, malformed
         self.terse: set[str] = set()  # the answer has only the CNAME, not the records of its target
-        self.asked: list[tuple[str, str, str]] = []  # queries: name, type, "udp" or "tcp"
+        self.queries: list[tuple[str, str, str]] = []  # queries: name, type, "udp" or "tcp"
         self.ids: list[int] = []
         self.ports: list[int] = []
         self._stops: list[Callable[[], Any]] = []
@@ -71,7 +71,7 @@ class DnsServer:
     def take(self, data: bytes, transport: str, send: Callable[[bytes], None]) -> None:
         query = dns.message.from_wire(data)
         name = query.question[0].name.to_text(omit_final_dot=True).lower()
-        self.asked.append((name, dns.rdatatype.to_text(query.question[0].rdtype), transport))
+        self.queries.append((name, dns.rdatatype.to_text(query.question[0].rdtype), transport))
         self.ids.append(query.id)
         if name in self.silent:
             return

@@ -43,6 +43,8 @@ def in_source() -> dict[tuple[str, str], Regex]:
         for text in (rule.text, rule.unless)
         if text is not None
     ]
+    doubt = diagnosis.rules().doubt
+    found.append(Regex(DIAGNOSIS, doubt.pattern, doubt, frozenset({"search"})))
     merged: dict[tuple[str, str], Regex] = {}
     for regex in found:
         known = merged.get((regex.module, regex.text))

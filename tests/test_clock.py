@@ -81,7 +81,7 @@ def test_a_step_of_both_is_believed() -> None:
     clocks = Clocks()
     clocks.machine += 3600
     clocks.database += 3600
-    assert clocks.day.held is not None, "until the database was asked"
+    assert clocks.day.held is not None, "until the database has answered"
     clocks.measure()
     assert clocks.day.held is None and clocks.day.seconds() == START + 3600
     assert clocks.day.calm_for == 0, "times that the database wrote before cannot be compared with later ones"
@@ -129,14 +129,14 @@ def test_holding_is_logged_once() -> None:
 def test_measuring_asks_the_database_once() -> None:
     clock: Any = Clock()
     clock.time_of_day = TimeOfDay(10.0, clock.seconds, lambda: START)
-    asked = []
+    reads = []
 
     async def read() -> float:
-        asked.append(1)
+        reads.append(1)
         return START + 500.0
 
     Deferred.fromCoroutine(measure(clock, read))
-    assert asked == [1] and unix(clock) == START + 500 and held(clock) is not None
+    assert reads == [1] and unix(clock) == START + 500 and held(clock) is not None
 
 
 class Reactor:
@@ -165,6 +165,6 @@ def test_timers_are_monotonic_those_already_set_too(monkeypatch: pytest.MonkeyPa
     machine[0] -= 120
     steady[0] += 5
     assert sorted(call.getTime() - reactor.seconds() for call in reactor.calls) == [5, 15, 25]
-    assert abs(reactor.time_of_day.seconds() - module.time.time()) < 5, "until Postgres was asked, dates are the machine's"
+    assert abs(reactor.time_of_day.seconds() - module.time.time()) < 5, "until Postgres has answered, dates are the machine's"
     before = reactor.time_of_day
     assert prepare(reactor) is before

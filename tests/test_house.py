@@ -8,7 +8,9 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from collections import Counter
+from collections.abc import Collection, Iterable
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -20,7 +22,7 @@ from mailsvc.store.sql import statement
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "mailsvc").rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
-SQL_FILES = ("mail", "queue")  # packages of the store with statements in files
+SQL_FILES = ("audience", "domains", "events", "mail", "people", "queue")  # packages of the store with statements in files
 each_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
 
 
@@ -44,14 +46,14 @@ def room(path: Path) -> str:
     return path.relative_to(ROOT / "mailsvc").parts[0].removesuffix(".py")
 
 
-def tracked() -> list[Path]:
-    """The project's text files, as git knows them; all of them where there is no git."""
+def tracked(kinds: Collection[str] = ("", ".py", ".md", ".toml", ".cfg", ".sql", ".lock", ".txt")) -> list[Path]:
+    """The project's files of these kinds, as git knows them; all of them where there is no git."""
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listing.returncode == 0 and listing.stdout:
         files = [ROOT / name for name in listing.stdout.split("\0") if name]
     else:
         files = [path for folder in ("mailsvc", "tests", "docs", "etc", "twisted") for path in (ROOT / folder).rglob("*")]
-    return [path for path in files if path.is_file() and path.suffix in {"", ".py", ".md", ".toml", ".cfg", ".sql", ".lock", ".txt"}]
+    return [path for path in files if path.is_file() and path.suffix in kinds]
 
 
 @each_module
@@ -66,6 +68,54 @@ def test_no_folder_has_more_than_25_modules():
 
 def test_the_median_module_has_at_most_150_lines():
     assert statistics.median(len(path.read_text("utf-8").splitlines()) for path in MODULES) <= 150
+
+
+COPIED = 12  # lines
+
+
+def code_lines(path: Path) -> list[tuple[int, str]]:
+    """The numbered lines of a file without imports, comments and lone brackets, and with single spaces."""
+    found, importing = [], False
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        text = " ".join(line.split())
+        if importing or text.startswith(("import ", "from ")):
+            importing = (importing or text.endswith("(")) and not text.endswith(")")
+        elif len(text) > 3 and not text.startswith(("#", "--", "//")):
+            found.append((number, text))
+    return found
+
+
+def copies(paths: Iterable[Path]) -> list[str]:
+    """The places where a run of 12 lines of code begins that is already elsewhere."""
+    first: dict[int, tuple[Path, int]] = {}
+    found = []
+    for path in paths:
+        lines, copied = code_lines(path), -2
+        for at in range(len(lines) - COPIED + 1):
+            run = hash(tuple(text for _, text in lines[at : at + COPIED]))
+            other, number = first.setdefault(run, (path, lines[at][0]))
+            if (other, number) != (path, lines[at][0]):
+                if at != copied + 1:
+                    found.append(f"{path}:{lines[at][0]} repeats {other}:{number}")
+                copied = at
+    return found
+
+
+def test_no_code_is_copied():
+    """Not in migrations, which are never edited."""
+    kinds = {".py", ".sql", ".html", ".css", ".js", ".c"}
+    files = [
+        path for path in tracked(kinds) if path.relative_to(ROOT).parts[0] in ("mailsvc", "tests") and path.parent.name != "migrations"
+    ]
+    assert len(files) > 500
+    assert not copies(files)
+
+
+def test_copies_are_found(tmp_path):
+    run = "".join(f"value_{n} = {n}\n" for n in range(COPIED))
+    for name, text in {"a.py": run + "a = 'end'\n", "b.py": f"import b\n\n{run.replace(' ', '  ')}", "c.py": run.replace("7", "8")}.items():
+        (tmp_path / name).write_text(text)
+    assert copies(sorted(tmp_path.iterdir())) == [f"{tmp_path / 'b.py'}:3 repeats {tmp_path / 'a.py'}:1"]
 
 
 def test_there_are_no_import_circles():
@@ -97,8 +147,15 @@ _STATEMENT = re.compile(
 
 
 def statements(path: Path) -> list[str]:
-    texts = [node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [_text(node) for node in ast.walk(tree(path))]
     return [text for text in texts if _STATEMENT.match(text)]
+
+
+def _text(node: ast.AST) -> str:
+    """A string, also one with parts in braces, each of which counts as one word."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "x" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 @each_module
@@ -110,7 +167,7 @@ def test_only_the_store_has_sql(path):
 @each_module
 def test_long_statements_are_in_sql_files(path):
     """Statements of more than 12 lines are loaded by store/sql from files beside their module."""
-    if path.parent.name in SQL_FILES:
+    if room(path) == "store":
         assert not [text.strip().splitlines()[0] for text in statements(path) if len(text.strip().splitlines()) > 13]
 
 
@@ -125,6 +182,14 @@ def test_sql_files_are_used_and_packaged():
         }
         assert loaded == {path.stem for path in (ROOT / "mailsvc/store" / folder).glob("*.sql")}
         assert "*.sql" in config["options.package_data"][f"mailsvc.store.{folder}"]
+
+
+def test_each_migration_has_a_number_of_its_own_and_depends_on_earlier_ones():
+    migrations = sorted(path.stem for path in (ROOT / "mailsvc/store/migrations").glob("*.sql"))
+    assert len({name[:4] for name in migrations}) == len(migrations)
+    for name in migrations:
+        line = re.search(r"^-- depends:(.*)$", (ROOT / f"mailsvc/store/migrations/{name}.sql").read_text("utf-8"), re.M)
+        assert all(other in migrations and other < name for other in (line[1].split() if line else [])), name
 
 
 def test_a_missing_statement_fails_at_import():
@@ -247,19 +312,19 @@ def test_no_todo_is_left(path):
         assert not found
 
 
-# 5321 §4.5.2 in a comment, RFC 5321 in a text.
-_CITED = re.compile(r"\bRFC[ -]?(\d{3,5})\b|\b(\d{4,5}) §\s?\d")
+# 5321 §4.5.2 in a comment, RFC 5321 in a text; Google's rules and Yahoo's rules for bulk senders.
+_CITED = re.compile(r"\bRFC[ -]?(\d{3,5})\b|\b(\d{4,5}) §\s?\d|\b(Google|Yahoo)'s rules\b")
 
 
 def cited(text: str) -> set[str]:
-    return {first or second for first, second in _CITED.findall(text)}
+    return {"".join(found) for found in _CITED.findall(text)}
 
 
 def test_docs_rfc_lists_every_cited_rfc():
     sources = [*MODULES, *(ROOT / "mailsvc").rglob("*.sql"), *(ROOT / "mailsvc").rglob("*.toml")]
     code = {number: path for path in sources for number in cited(path.read_text("utf-8"))}
-    told = cited((ROOT / "docs/rfc.md").read_text("utf-8"))
-    assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in told}
+    documented = cited((ROOT / "docs/rfc.md").read_text("utf-8"))
+    assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in documented}
 
 
 def test_docs_rfc_names_existing_places_that_cite_it():
@@ -337,3 +402,24 @@ def test_the_lock_has_a_version_of_everything_that_is_declared():
     lock = {normal(line.split("==")[0]) for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if "==" in line}
     extras = {name for extra in ("embedded", "test", "dev") for name in declared(extra, "options.extras_require")}
     assert declared("install_requires") | extras <= lock
+
+
+def test_servers_are_installed_with_the_tested_versions_and_hashes():
+    tested = dict(line.split("==") for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if "==" in line)
+    tested = {normal(name): version for name, version in tested.items()}
+    lock = {
+        normal(name): (version, hashes)
+        for name, version, hashes in re.findall(
+            r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", (ROOT / "requirements.lock").read_text(), re.M
+        )
+    }
+    assert declared("install_requires") <= lock.keys()
+    for name, (version, hashes) in lock.items():
+        assert hashes and version == tested.get(name, version), name
+
+
+def test_the_layers_in_the_documentation_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = [layer.replace(" | ", " · ") for layer in contracts[0]["layers"]]
+    section = (ROOT / "docs/architecture.md").read_text().split("## Layers")[1].split("## ")[0]
+    assert [line.strip() for line in section.splitlines() if line.startswith("    ")] == checked

@@ -24,12 +24,12 @@ def of(unit: str, begin: str = "", end: str = "") -> Make:
     return lambda size: begin + unit * (size // len(unit)) + end
 
 
-def octets(make: Make) -> Make:
+def encoded(make: Make) -> Make:
     return lambda size: make(size).encode()
 
 
 def mail(unit: str, begin: str, end: str = "") -> Make:
-    return octets(of(unit, begin, end))
+    return encoded(of(unit, begin, end))
 
 
 MULTIPART = "Content-Type: multipart/mixed; boundary=q\r\n\r\n"
@@ -65,7 +65,7 @@ PARTS = {
     "parts without an end of their header": mail("\r\n--q\r\nX: y", MULTIPART),
     "types": mail("Content-Type: a\r\n", MULTIPART + "--q\r\n"),
     "space in a type": mail(" ", MULTIPART + "--q\r\nContent-Type", "\r\n\r\n"),
-    "sections": octets(lambda size: "Content-Type: a/b" + "".join(f"; x*{n}=aaaa" for n in range(size // 12)) + "\r\n\r\n"),
+    "sections": encoded(lambda size: "Content-Type: a/b" + "".join(f"; x*{n}=aaaa" for n in range(size // 12)) + "\r\n\r\n"),
     "line ends": mail("\r\n", MULTIPART + "--q\r\n\r\n"),
     "groups of a report": mail("\r\n\r\na: b", REPORT),
     "space in a report": mail(" ", REPORT + "a: b\r\n"),

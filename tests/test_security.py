@@ -91,8 +91,8 @@ async def test_the_pages_admit_only_whom_the_tables_name(pool: Pool, who: str) -
             continue  # would end sessions that the other rows need
         if path.startswith("/dashboard/sandbox"):
             continue  # development only
-        asked = re.sub("<[^>]+>", str(UUID(int=9)), path)
-        shown = await (browser.get(asked) if method == "GET" else browser.post(asked))
+        url = re.sub("<[^>]+>", str(UUID(int=9)), path)
+        shown = await (browser.get(url) if method == "GET" else browser.post(url))
         refused = shown.status == 403 or shown.location.startswith(("/dashboard/sign-in?", "/dashboard/sign-in/code?"))
         if not cells[column].startswith("yes"):
             assert refused, (who, route, shown.status, shown.location)
@@ -131,6 +131,6 @@ async def test_routes_that_require_reauthentication_refuse_an_old_session(pool: 
     for route, cells in cells_by_route(DASHBOARD).items():
         if cells[5] == "yes":
             method, path = route.split(" ")
-            asked = re.sub("<[^>]+>", str(UUID(int=9)), path)
-            shown = await (browser.get(asked) if method == "GET" else browser.post(asked))
+            url = re.sub("<[^>]+>", str(UUID(int=9)), path)
+            shown = await (browser.get(url) if method == "GET" else browser.post(url))
             assert shown.location.startswith("/dashboard/sign-in/again"), (route, shown.status)

@@ -29,14 +29,14 @@ from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.domains.values import DomainLimits
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.people.api_keys import Keys
-from mailsvc.store.people.audit import Line
+from mailsvc.store.people.audit import OPERATOR, Line, by_operator
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.users import Role, Users
-from mailsvc.store.postgres.pool import Pool
 
-OPERATOR = "the operator"  # in audit logs
+REPORTS = "reports"  # the purpose of the secrets that sign addresses for reports
 
 
 class Refused(Exception):
@@ -53,7 +53,7 @@ class People:
     async def admit(self, account_id: UUID, email: str, role: Role, lives: timedelta, name: str = "") -> str:
         """Add a member. Returns the secret of a one-time sign-in link."""
         user = await self.users.create(email, name)
-        line = Line(account_id, None, None, OPERATOR, "", "member added", f"{user.email} as {role}")
+        line = by_operator(account_id, "member added", f"{user.email} as {role}")
         if not await self.users.join(account_id, user.id, role, [line]):
             await self.users.set_role(account_id, user.id, role, [line])
         return await self.sessions.make_link("sign-in", user.email, lives)
@@ -83,11 +83,11 @@ class Customers:
     def of(cls, database: Database, reactor: Any, settings: Settings) -> Customers:
         """For commands that make a few changes and exit; without notifications."""
         pool = database.pool
-        payload = views.payload(publishing_of(settings))
+        payload = views.payload(publishing_of(settings, database.encryption))
         domains = Domains(pool, reactor, database.encryption, payload=payload, trusting=settings.domains.allow_trust)
         resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
         maintenance, people = (
-            domain_maintenance(settings, reactor, pool, domains, resolver),
+            domain_maintenance(settings, database, reactor, domains, resolver),
             People(Users(pool, reactor, database.encryption), Sessions(pool, reactor)),
         )
         return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), maintenance, people)
@@ -119,30 +119,42 @@ class Customers:
     async def add_domain(self, account_id: UUID, text: str, region: str) -> Domain:
         """Add a sending domain with a DKIM key of each algorithm."""
         try:
-            return await self.maintenance.add(account_id, text, region, limited=False)
+            line = by_operator(account_id, "domain added", text)
+            return await self.maintenance.add(account_id, text, region, lines=[line], limited=False)
         except names.NotADomain as wrong:
             raise Refused(f"{text!r} is not a valid sending domain. {wrong}") from None
         except AlreadyAdded as taken:
             raise Refused(f"The account already has the domain {taken}.") from None
 
 
-def publishing_of(settings: Settings) -> Publishing:
-    """The operator's settings for the DNS records that customers publish."""
+def publishing_of(settings: Settings, encryption: Encryption) -> Publishing:
+    """The operator's settings for the DNS records that customers publish, and what signs the addresses in them."""
     domains = settings.domains
     hosts = domains.hosts or {settings.region: settings.delivery.ehlo_name or "localhost"}
-    return Publishing(hosts, domains.spf_include, domains.dkim_zone)
+    own = tracking_host(settings)
+    return Publishing(
+        hosts, domains.spf_include, domains.dkim_zone, lambda: encryption.secrets_for(REPORTS)[0], own, settings.tracking.authority
+    )
+
+
+def tracking_host(settings: Settings) -> str | None:
+    """The host of tracked links of domains without a tracking subdomain, to which tracking subdomains point."""
+    return settings.tracking.host or urlsplit(settings.base_url or "").hostname
 
 
 def domain_maintenance(
-    settings: Settings, reactor: Any, pool: Pool, domains: Domains, resolver: Resolver, wake: Callable[[], None] = lambda: None
+    settings: Settings, database: Database, reactor: Any, domains: Domains, resolver: Resolver, wake: Callable[[], None] = lambda: None
 ) -> DomainMaintenance:
     """Build DomainMaintenance from the settings."""
-    publishing, allowed = publishing_of(settings), address_guard.networks(settings.delivery.allowed_networks)
+    pool, publishing = database.pool, publishing_of(settings, database.encryption)
+    allowed = address_guard.networks(settings.delivery.allowed_networks)
     checker = Checker(resolver, Authorities(reactor, resolver, allowed, settings.domains.nameserver_port), publishing, reactor)
     rules = Rules.of(settings.delivery.expire, settings.domains.rotate_days)
     limits = DomainLimits(settings.domains.per_account, settings.domains.unverified, settings.domains.adds_per_hour)
     checks, claims = DomainChecks(pool, domains), DomainClaims(pool, domains)
-    return DomainMaintenance(domains, checks, claims, checker, publishing, rules, _key_threads(reactor), _own(settings), wake, limits)
+    return DomainMaintenance(
+        domains, checks, claims, checker, publishing, rules, _key_threads(reactor), _own(settings, publishing), wake, limits
+    )
 
 
 def _key_threads(reactor: Any) -> Callable[[Callable[[], Any]], Deferred[Any]]:
@@ -153,11 +165,10 @@ def _key_threads(reactor: Any) -> Callable[[Callable[[], Any]], Deferred[Any]]:
     return partial(deferToThreadPool, reactor, threads)
 
 
-def _own(settings: Settings) -> frozenset[str]:
+def _own(settings: Settings, publishing: Publishing) -> frozenset[str]:
     """The operator's own names, which customers cannot use."""
-    publishing = publishing_of(settings)
-    given = (*publishing.hosts.values(), publishing.spf_include, publishing.dkim_zone, urlsplit(settings.base_url or "").hostname)
-    return frozenset(name.lower() for name in given if name)
+    others = (publishing.spf_include, publishing.dkim_zone, publishing.tracking_host, urlsplit(settings.base_url or "").hostname)
+    return frozenset(name.lower() for name in (*publishing.hosts.values(), *others) if name)
 
 
 async def find_account(accounts: Accounts, text: str) -> Account:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import attrs
@@ -17,7 +17,7 @@ from twisted.internet.defer import DeferredLock
 
 from mailsvc.clock import utc
 from mailsvc.settings.plans import Exhausted, Plan, begins, ends
-from mailsvc.store.people.quota import Period
+from mailsvc.store.people.quota import Period, Quota
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 
 BLOCK = 1000  # recipients at most
@@ -26,14 +26,6 @@ RETURN_BATCH = 500  # accounts in one statement
 FORGET_AFTER = 60.0  # further seconds after which a meter is dropped; nothing can refer to it any more
 IDLE = 10.0  # seconds after which unused quota is returned
 REFUSAL_CACHED = 1.0  # seconds
-
-
-class Leasing(Protocol):
-    """store/people/quota"""
-
-    async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]: ...
-    async def give_back(self, parts: Sequence[tuple[UUID, Period, date, int]]) -> None: ...
-    async def taken(self, account_id: UUID, day: date, month: date) -> Mapping[Period, int]: ...
 
 
 @attrs.define(eq=False)
@@ -79,7 +71,7 @@ class Used:
 class Quotas:
     """`default`: the plan of accounts without one. None, or an unknown plan: no quota."""
 
-    store: Leasing
+    store: Quota
     clock: Any
     plans: Mapping[str, Plan]
     default: str | None = None
@@ -95,10 +87,23 @@ class Quotas:
         """Recipients that this process has leased but not used."""
         return sum(meter.mine for meter in self._meters.values())
 
-    async def take(self, account_id: UUID, plan: str | None, count: int) -> Taken | Exhausted:
-        """Count recipients in each period of the plan, or in none of them. Raises StoreError if the database cannot be asked."""
-        found, taken = self.plan(plan), Taken(count, ())
-        for period, most in found.limits.items() if found is not None and count else ():
+    def limits(self, plan: str | None, ramp: int | None = None) -> dict[Period, int]:
+        """The limits of a plan. `ramp`: the daily limit of a new account, if it is lower."""
+        found = self.plan(plan)
+        limits = {} if found is None else found.limits
+        if ramp is None or limits.get("day", ramp + 1) <= ramp:
+            return limits
+        return {**limits, "day": ramp}
+
+    def contacts(self, plan: str | None) -> int | None:
+        """With how many contacts broadcasts can be sent; None: no limit."""
+        found = self.plan(plan)
+        return None if found is None else found.contacts
+
+    async def take(self, account_id: UUID, plan: str | None, count: int, ramp: int | None = None) -> Taken | Exhausted:
+        """Count recipients in each limited period, or in none of them. Raises StoreError if the database cannot be asked."""
+        limits, taken = self.limits(plan, ramp), Taken(count, ())
+        for period, most in limits.items() if count else ():
             meter = self._meter(account_id, period, most)
             try:
                 fits = await self._reserve(meter, count)
@@ -108,7 +113,7 @@ class Quotas:
             if not fits:
                 self.refund(taken)
                 self.refused[period] += 1
-                return Exhausted(period, count, min(meter.used, most), most, ends(period, self._now()))
+                return Exhausted(period, count, min(meter.used, most), most, ends(period, self._now()), period == "day" and most == ramp)
             taken = attrs.evolve(taken, meters=(*taken.meters, meter))
         return taken
 
@@ -121,15 +126,15 @@ class Quotas:
         """The usage known to this process, for response headers."""
         return {p: m.used for (who, p), m in self._meters.items() if who == account_id and m.taken is not None and self._is_current(m)}
 
-    async def usage(self, account_id: UUID, plan: str | None) -> dict[Period, Used]:
+    async def usage(self, account_id: UUID, plan: str | None, ramp: int | None = None) -> dict[Period, Used]:
         """The usage of each limited period. Unused blocks of other processes count as used."""
-        found, now = self.plan(plan), self._now()
-        if found is None:
+        limits, now = self.limits(plan, ramp), self._now()
+        if not limits:
             return {}
         taken = await self.store.taken(account_id, begins("day", now), begins("month", now))
         mine = {period: meter.mine for (who, period), meter in self._meters.items() if who == account_id and self._is_current(meter)}
-        used = {period: None if period not in taken else max(0, taken[period] - mine.get(period, 0)) for period in found.limits}
-        return {period: Used(used[period], most) for period, most in found.limits.items()}
+        used = {period: None if period not in taken else max(0, taken[period] - mine.get(period, 0)) for period in limits}
+        return {period: Used(used[period], most) for period, most in limits.items()}
 
     async def give_back(self, idle: float = IDLE) -> None:
         """Return leases that were unused for `idle` seconds."""

@@ -101,13 +101,13 @@ class RateLimit:
         if count.unavailable or count.left <= 0:
             return self._take(count, limit)
         place: Deferred[Quota] = Deferred()
-        asking = account_id in self._waiting
+        leasing = account_id in self._waiting
         self._waiting.setdefault(account_id, []).append(place)
-        if not asking:
-            Deferred.fromCoroutine(self._ask(self.lease_block, account_id, limit)).addErrback(self._failed)
+        if not leasing:
+            Deferred.fromCoroutine(self._lease(self.lease_block, account_id, limit)).addErrback(self._failed)
         return await place
 
-    async def _ask(self, lease_block: LeaseBlock, account_id: UUID, limit: int) -> None:
+    async def _lease(self, lease_block: LeaseBlock, account_id: UUID, limit: int) -> None:
         """Resolve all waiting requests of this account, including those that arrive meanwhile."""
         while self._waiting[account_id]:
             batch, self._waiting[account_id] = self._waiting[account_id], []

@@ -1,4 +1,4 @@
-"""Periodically deletes data that is too old: emails, logs, TLS results, browser sessions, sent delivery notifications.
+"""Periodically deletes data that is too old: emails, logs, TLS results, reports, browser sessions, sent delivery notifications.
 
 How long each kind is kept: settings/retention. The SQL, and what is exempt: store/logs/retention.
 """
@@ -16,6 +16,8 @@ from mailsvc.clock import held, utc
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.settings import retention
+from mailsvc.store.broadcasts.retention import BroadcastRetention
+from mailsvc.store.domains.reports import Reports
 from mailsvc.store.logs.retention import Retention as Stored
 from mailsvc.store.mail.dsn_requests import Notices
 from mailsvc.store.people.sessions import Sessions
@@ -35,6 +37,7 @@ class RetentionSweep:
     pool: Pool
     clock: Any
     days: retention.Retention
+    idle: timedelta = timedelta(hours=24)  # of sessions
 
     def start(self, opened: Opened) -> None:
         opened.add("the retention sweep", every(self.clock, EVERY, "deleting old data", self.sweep))
@@ -44,7 +47,7 @@ class RetentionSweep:
         if held(self.clock):
             return
         rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
-            self._partitions, self._accounts, self._tls, self._sessions, self._notices,
+            self._partitions, self._accounts, self._broadcasts, self._tls, self._reports, self._sessions, self._notices,
         )  # fmt: skip
         failed: Exception | None = None
         for one in rounds:
@@ -60,6 +63,9 @@ class RetentionSweep:
         if gone:
             log.info("dropped old partitions: {partitions}", partitions=", ".join(gone))
 
+    async def _broadcasts(self, now: datetime) -> None:
+        await BroadcastRetention(self.pool).sweep(now - timedelta(days=self.days.emails))
+
     async def _accounts(self, now: datetime) -> None:
         stored, everybody = Stored(self.pool), retention.days(self.days)
         for account_id, wanted in (await stored.accounts()).items():
@@ -72,8 +78,11 @@ class RetentionSweep:
     async def _tls(self, now: datetime) -> None:
         await TlsRecords(self.pool).sweep(now, timedelta(days=self.days.tls))
 
+    async def _reports(self, now: datetime) -> None:
+        await Reports(self.pool).sweep((now - timedelta(days=self.days.reports)).date())
+
     async def _sessions(self, now: datetime) -> None:
-        await Sessions(self.pool, self.clock).sweep()
+        await Sessions(self.pool, self.clock, self.idle).sweep()
         await SignInAttempts(self.pool, self.clock).sweep()
 
     async def _notices(self, now: datetime) -> None:

@@ -1,23 +1,30 @@
-"""Warns accounts' admins when 80 and 100 % of a quota are used, and provides figures for the operator.
+"""Warns accounts' admins when 80 and 100 % of a quota are used, and provides figures for the operator. Starts what watches accounts.
 
-Counting: quota. Each process that accepts mail runs this.
+Counting: quota. Holds and ramps: abuse. Each process that accepts mail runs this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any
 
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.accounts.abuse import EVERY as RATES_EVERY
+from mailsvc.accounts.abuse import AbuseWatch, Mail
+from mailsvc.accounts.operator_alerts import EVERY as ALERTS_EVERY
+from mailsvc.accounts.operator_alerts import OperatorAlerts
 from mailsvc.accounts.quota import IDLE, Quotas
 from mailsvc.clock import utc
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.settings import plans
+from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.plans import WORDS, Plans, ends
+from mailsvc.store.people.abuse import AbuseStore
+from mailsvc.store.people.operator_alerts import AlertStore
 from mailsvc.store.people.quota import Near, Quota
 from mailsvc.store.postgres.pool import Pool
 
@@ -28,24 +35,11 @@ LISTED = 50  # accounts that are listed individually in the figures
 log = Logger()
 
 
-class Store(Protocol):
-    """store/people/quota"""
-
-    async def near(self, day: date, month: date, percent: int) -> Sequence[Near]: ...
-    async def warned(self, near: Near, percent: int) -> None: ...
-
-
-class Mail(Protocol):
-    """system_mail.SystemMail"""
-
-    async def send(self, to: str | None, subject: str, text: str, key: str) -> bool: ...
-
-
 @attrs.define(eq=False)
 class Warnings:
     """Warns admins once in each period. Idempotency keys prevent duplicates from several processes."""
 
-    store: Store
+    store: Quota
     mail: Mail
     clock: Any
     near: Sequence[Near] = attrs.field(default=(), init=False)  # as of the last check
@@ -88,19 +82,25 @@ def compose(near: Near, level: int, now: datetime) -> tuple[str, str]:
 
 @attrs.define(eq=False)
 class Accounting:
-    """Quotas and warnings, as tap starts them. Listeners use `quotas`."""
+    """Quotas, warnings, protection against abuse, and alerts for the operator, as tap starts them. Listeners use `quotas`."""
 
     quotas: Quotas
     warnings: Warnings
+    abuse: AbuseWatch
+    alerts: OperatorAlerts
 
     @classmethod
-    def of(cls, pool: Pool, clock: Any, settings: Plans, mail: Mail) -> Accounting:
-        """Raises SettingsError if the plans are invalid."""
-        store = Quota(pool)
-        return cls(Quotas(store, clock, plans.load(settings), settings.default), Warnings(store, mail, clock))
+    def of(cls, pool: Pool, clock: Any, settings: Plans, mail: Mail, rules: Abuse, operator: str | None = None) -> Accounting:
+        """`operator`: where to mail the operator if the rules do not say. Raises SettingsError if the plans are invalid."""
+        store, to = Quota(pool), rules.notify or operator
+        watch = AbuseWatch(AbuseStore(pool), mail, clock, rules, to)
+        alerts = OperatorAlerts(AlertStore(pool), mail, clock, to)
+        return cls(Quotas(store, clock, plans.load(settings), settings.default), Warnings(store, mail, clock), watch, alerts)
 
     def start(self, clock: Any, opened: Opened) -> None:
         """Started before the listeners, so that unused quota is returned after they are closed."""
         opened.add("returning unused quotas", lambda: self.quotas.give_back(idle=0.0))
         opened.add("the quota loop", every(clock, IDLE, "returning unused quotas", self.quotas.give_back))
         opened.add("the quota warnings", every(clock, EVERY, "sending quota warnings", self.warnings.send_due))
+        opened.add("the watch over rates", every(clock, RATES_EVERY, "computing accounts' bounce and complaint rates", self.abuse.check))
+        opened.add("the operator's alerts", every(clock, ALERTS_EVERY, "mailing alerts to the operator", self.alerts.send_due))

@@ -1,14 +1,14 @@
 """Takes mail that arrives at our return paths: bounces, complaints and automatic replies. Nothing is answered with mail.
 
-Parsing: reading. Recording the result: store/events/async_bounces.
+Which email: relay/inbound, by mail/return_path. Parsing, and which recipient: reading. Recording the result: store/events/async_bounces.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 import attrs
@@ -18,12 +18,13 @@ from mailsvc.bounces import reading
 from mailsvc.bounces.reading import ReportMail
 from mailsvc.mail import return_path
 from mailsvc.mail.reply import Reply
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.events.async_bounces import AsyncBounces
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.errors import Contention, Unavailable
 
 NOT_MONITORED = Reply(550, "This address only accepts delivery reports, nobody reads it", "5.7.1")
-_IN_THREAD = 64 * 1024  # bytes; larger mails are parsed in a thread
+_IN_THREAD = 16 * 1024  # bytes; larger mails are parsed in a thread
 
 
 class NotSettledYet(Contention):
@@ -54,7 +55,7 @@ class BounceIntake:
     read_path: Callable[[str], tuple[int, UUID] | None]
     accounts: Accounts
     store: AsyncBounces
-    in_thread: Callable[[Callable[[], ReportMail]], Awaitable[Any]]
+    in_thread: InThread
     seconds: Callable[[], float]
     held: Callable[[], str | None] = lambda: None
     counts: Counter[str] = attrs.field(factory=Counter, init=False)
@@ -102,7 +103,7 @@ class BounceIntake:
         now = datetime.fromtimestamp(self.seconds(), UTC)
         recorded = None if account is None else await self.store.record(account.id, email_id, mail.reports, now)
         if not recorded:
-            self._count("stranger" if recorded is not None else "gone", email_id)
+            self._count("no_recipient" if recorded is not None else "gone", email_id)
             return
         if "early" in recorded.values():
             self._count("early", email_id)

@@ -1,8 +1,9 @@
-"""`mailsvc account retention`, `plan` and `plans`: how long an account's data is kept, and how much it may send."""
+"""`mailsvc account retention`, `plan`, `plans`, `release` and `trust`: how long data is kept, and how much an account may send."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -11,14 +12,21 @@ import click
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.accounts.quota import Quotas
 from mailsvc.cli.runner import run_with_database
+from mailsvc.clock import unix, utc
+from mailsvc.mail import csv_file
+from mailsvc.net import allow_list
 from mailsvc.runtime.database import Database
 from mailsvc.settings import plans, retention
 from mailsvc.settings.plans import Plan
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.logs.retention import Retention
-from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people import access_review
+from mailsvc.store.people.abuse import AbuseStore
+from mailsvc.store.people.accounts import Account, Accounts
+from mailsvc.store.people.audit import Audit, by_operator
 from mailsvc.store.people.quota import Quota
+from mailsvc.store.queue.operator import Operating
 
 KINDS = tuple(field.name for field in attrs.fields(retention.Retention) if field.name != "tls")
 
@@ -45,7 +53,9 @@ def account_retention(settings: Settings, /, account: str, reset: bool, **given:
             if number is not None and number > defaults[kind]:
                 raise Refused(f"Data can only be kept for a shorter time than the settings say: retention.{kind} is {defaults[kind]} days.")
             wanted |= {} if number is None else {kind: number}
-        await stored.want(owner.id, wanted)
+        if reset or any(number is not None for number in given.values()):
+            line = by_operator(owner.id, "retention changed", ", ".join(f"{kind} {number} days" for kind, number in wanted.items()))
+            await stored.want(owner.id, wanted, unix(reactor), [line])
         for kind, number in retention.days(settings.retention, wanted).items():
             click.echo(f"{kind:9} {number:4} days{'' if number == defaults[kind] else f' (default: {defaults[kind]})'}")
 
@@ -67,11 +77,89 @@ def account_plan(settings: Settings, /, account: str, plan: str | None, reset: b
             raise Refused(f"There is no plan {name!r}. The plans are: {', '.join(known)}.")
         store = Quota(database.pool)
         if name != owner.plan:
-            await store.plan(owner.id, name)
-        usage = await Quotas(store, reactor, known, settings.plans.default).usage(owner.id, name)
+            await store.plan(owner.id, name, unix(reactor), [by_operator(owner.id, "plan changed", name or "the default")])
+        usage = await Quotas(store, reactor, known, settings.plans.default).usage(owner.id, name, owner.ramp)
         click.echo(f"{owner.name}: {name or settings.plans.default or 'no plan, no quota'}")
         for period, used in usage.items():
-            click.echo(f"{period:6} {used.used or 0:,} of {used.limit:,} recipients")
+            new = ", as a new account" if period == "day" and used.limit == owner.ramp else ""
+            click.echo(f"{period:6} {used.used or 0:,} of {used.limit:,} recipients{new}")
+
+    run_with_database(settings, work)
+
+
+@click.command("release")
+@click.argument("account")
+@click.pass_obj
+def account_release(settings: Settings, /, account: str) -> None:
+    """Release an account's mail that is on hold or paused. Earlier bounces and complaints no longer count."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner = await find_account(Accounts(database.pool, reactor), account)
+        click.echo(await _release(database, owner, utc(reactor)) or f"{owner.name} was not on hold.")
+
+    run_with_database(settings, work)
+
+
+@click.command("trust")
+@click.argument("account")
+@click.option("--off", is_flag=True, help="Stop trusting it. A daily limit does not come back.")
+@click.pass_obj
+def account_trust(settings: Settings, /, account: str, off: bool) -> None:
+    """Trust an account: it has no daily limit as a new account, and its mail is never held automatically. Releases it if it is on hold."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner, now = await find_account(Accounts(database.pool, reactor), account), utc(reactor)
+        action = "account no longer trusted" if off else "account trusted"
+        await AbuseStore(database.pool).trust(owner.id, not off, now, by_operator(owner.id, action))
+        released = None if off else await _release(database, owner, now)
+        click.echo(" ".join(filter(None, (f"{owner.name} is {'no longer ' if off else ''}trusted.", released))))
+
+    run_with_database(settings, work)
+
+
+async def _release(database: Database, owner: Account, now: datetime) -> str | None:
+    """What was done, as a sentence; None if the account was not on hold."""
+    operating = Operating(database.pool)
+    if await operating.pause_of(owner.id, now) is None:
+        return None
+    count = await operating.resume_account(owner.id, now, [by_operator(owner.id, "mail released")])
+    return f"The mail of {owner.name} is no longer on hold; {count} queued recipients are due now."
+
+
+@click.command("networks")
+@click.argument("account")
+@click.argument("networks", nargs=-1)
+@click.option("--any", "everywhere", is_flag=True, help="From any network again, for example if the admins cannot sign in.")
+@click.pass_obj
+def account_networks(settings: Settings, /, account: str, networks: Sequence[str], everywhere: bool) -> None:
+    """Set the networks from which members can open an account in the dashboard, or show them."""
+    try:
+        wanted = [allow_list.read(text) for text in networks]
+    except ValueError as wrong:
+        raise click.BadParameter(f"Networks {wrong}.") from None
+
+    async def work(database: Database, reactor: Any) -> None:
+        accounts = Accounts(database.pool, reactor)
+        owner = await find_account(accounts, account)
+        if wanted or everywhere:
+            line = by_operator(owner.id, "networks changed", ", ".join(wanted) or "any network")
+            await accounts.restrict(owner.id, wanted, [line])
+        click.echo("\n".join(await accounts.networks(owner.id)) or "any network")
+
+    run_with_database(settings, work)
+
+
+@click.command("review")
+@click.argument("account")
+@click.pass_obj
+def account_review(settings: Settings, /, account: str) -> None:
+    """Print who has access to an account as CSV: members and API keys, when they were last used, and what admins decided about them."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner, now = await find_account(Accounts(database.pool, reactor), account), utc(reactor)
+        await Audit(database.pool, reactor).write(by_operator(owner.id, "access review exported"))
+        rows = access_review.table(await access_review.review(database.pool, owner.id, now), now)
+        click.echo(csv_file.lines(rows).decode(), nl=False)
 
     run_with_database(settings, work)
 
@@ -86,7 +174,8 @@ def account_plans(settings: Settings, /) -> None:
         raise click.ClickException(str(error)) from None
     for plan in known.values():
         daily = "" if plan.daily is None else f", {plan.daily:,} per day"
-        click.echo(f"{plan.name:8} {plan.emails:>9,} recipients per month{daily}; {_price(plan)}")
+        contacts = "" if plan.contacts is None else f", {plan.contacts:,} contacts"
+        click.echo(f"{plan.name:8} {plan.emails:>9,} recipients per month{daily}{contacts}; {_price(plan)}")
 
 
 def _price(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
+from uuid import uuid4
 
 import attrs
 import click
@@ -29,6 +30,8 @@ from mailsvc.runtime.database import Database, wrong_keys
 from mailsvc.settings import retention
 from mailsvc.settings.schema import BLOCK_LISTS, Settings
 from mailsvc.smtp.server.certificates import CERTBOT
+from mailsvc.store.audit import protection
+from mailsvc.store.audit.targets import Target
 from mailsvc.store.logs import installation as installed
 from mailsvc.store.logs.figures import Vitals
 from mailsvc.store.logs.retention import Retention
@@ -58,6 +61,10 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         now = utc(reactor)
         found.extend(sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now))
         found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
+        found.append(installation.audit_log(await protection.weaknesses(database.pool)))
+        for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
+            if given is not None:
+                found.append(installation.audit_sent(name, await Target(database.pool, name, uuid4()).unsent()))
         found.extend(await _installation(settings, database.pool, reactor, now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))

@@ -15,9 +15,10 @@ from mailsvc.cli.runner import run
 from mailsvc.domains import names
 from mailsvc.domains.checking import Findings
 from mailsvc.domains.maintenance import ALGORITHMS, KeysNotPublished, RotationInProgress
-from mailsvc.domains.records import dmarc, in_zone_file
+from mailsvc.domains.records import in_zone_file
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import DkimKey, Domain, RecordState
+from mailsvc.store.people.audit import by_operator
 from mailsvc.store.postgres.errors import Conflict
 
 log = Logger()
@@ -49,7 +50,8 @@ def domain_add(settings: Settings, name: str, account: str, region: str | None) 
         if warning is not None:
             click.echo(f"mailsvc: {warning}", err=True)
         await _print_records(customers, added)
-        click.echo(in_zone_file(dmarc(added.name)))
+        for record in customers.maintenance.publishing.advised(added):
+            click.echo(in_zone_file(record))
 
     run(settings, work)
 
@@ -103,7 +105,7 @@ def domain_verify(settings: Settings, name: str, account: str | None) -> None:
 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
-        await customers.maintenance.verify(found)
+        await customers.maintenance.verify(found, [by_operator(found.account_id, "domain verification requested", found.name)])
         taken = await customers.maintenance.checks.take(found)
         checked = await customers.maintenance.check(taken) if taken is not None else None
         if checked is None:
@@ -124,7 +126,7 @@ def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         try:
-            rotated = await customers.maintenance.rotate(found)
+            rotated = await customers.maintenance.rotate(found, [by_operator(found.account_id, "domain keys rotated", found.name)])
         except RotationInProgress:
             raise Refused(f"The keys of {found.name} are already being rotated. Wait until the previous ones are retired.") from None
         if rotated is None:
@@ -149,7 +151,9 @@ def domain_signs(settings: Settings, name: str, algorithms: str, account: str | 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         try:
-            chosen = await customers.maintenance.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
+            signing = [each for each in ALGORITHMS if algorithms in (each, "both")]
+            line = by_operator(found.account_id, "domain changed", f"{found.name}: signs with {' and '.join(signing)}")
+            chosen = await customers.maintenance.sign_with(found, signing, [line])
         except KeysNotPublished as missing:
             raise Refused(f"These DKIM keys of {found.name} are not in DNS: {missing}. Publish them first.") from None
         if chosen is None:
@@ -186,7 +190,7 @@ def domain_trust(settings: Settings, name: str, account: str) -> None:
         owner = await customers.account(account)
         trusted = await customers.domain(owner, name)
         try:
-            await customers.domains.trust(owner.id, trusted.name)
+            await customers.domains.trust(owner.id, trusted.name, lines=[by_operator(owner.id, "domain trusted", trusted.name)])
         except Conflict:
             raise Refused(f"{trusted.name} is already verified or trusted for another account.") from None
         log.warn("{domain} is trusted without DNS records, by {who}", domain=trusted.name, who=f"user {os.getuid()}")

@@ -12,18 +12,34 @@ from typing import Any
 import click
 
 from mailsvc import __version__
-from mailsvc.accounts.onboarding import OPERATOR, Customers, address
-from mailsvc.cli.account import account_plan, account_plans, account_retention
+from mailsvc.accounts.onboarding import Customers, address
+from mailsvc.cli.account import (
+    account_networks,
+    account_plan,
+    account_plans,
+    account_release,
+    account_retention,
+    account_review,
+    account_trust,
+)
+from mailsvc.cli.account_data import account_close, account_export, account_import, account_minimize, account_reopen
+from mailsvc.cli.audit import audit
 from mailsvc.cli.doctor import doctor
 from mailsvc.cli.domain import domain
+from mailsvc.cli.evidence import evidence
+from mailsvc.cli.explain import explain
+from mailsvc.cli.privacy import privacy
 from mailsvc.cli.queue import queue
 from mailsvc.cli.runner import run
 from mailsvc.cli.secrets import secrets
+from mailsvc.cli.sources import sources
 from mailsvc.cli.upgrade import upgrade
+from mailsvc.clock import utc
 from mailsvc.settings import loading
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
-from mailsvc.store.people.audit import Line
+from mailsvc.store.people.api_keys import described
+from mailsvc.store.people.audit import by_operator
 
 
 @click.group()
@@ -46,13 +62,21 @@ def account() -> None:
 @account.command("create")
 @click.argument("name")
 @click.option("--notify", help="Where to send notifications, for example about failing webhooks.")
+@click.option("--trusted", is_flag=True, help="No daily limit as a new account, and its mail is never held automatically.")
 @click.pass_obj
-def account_create(settings: Settings, name: str, notify: str | None) -> None:
-    """Create an account. Prints its ID."""
+def account_create(settings: Settings, name: str, notify: str | None, trusted: bool) -> None:
+    """Create an account. Prints its ID. Unless it is trusted, the setting abuse.ramp limits it at first.
+
+    The first account of an installation is the operator's own, and trusted.
+    """
 
     async def work(customers: Customers) -> None:
-        made = await customers.accounts.create(name, notify=None if notify is None else address(notify))
-        click.echo(made.id)
+        to, ramp = None if notify is None else address(notify), next(iter(settings.abuse.ramp), None)
+        first = not await customers.accounts.list()
+        new = await customers.accounts.create(
+            name, notify=to, ramp=ramp, trusted=trusted or first, line=lambda id_: by_operator(id_, "account created", name)
+        )
+        click.echo(new.id)
 
     run(settings, work)
 
@@ -66,7 +90,7 @@ def account_notify(settings: Settings, account: str, email: str) -> None:
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
-        await customers.accounts.notify(owner.id, address(email))
+        await customers.accounts.notify(owner.id, address(email), [by_operator(owner.id, "address for notifications changed", email)])
         click.echo(f"Notifications for {owner.name} go to {email}.")
 
     run(settings, work)
@@ -82,15 +106,17 @@ def key() -> None:
 @click.option("--permission", type=click.Choice(["full_access", "sending_access"]), default="full_access", show_default=True)
 @click.option("--domain", help="The only domain that the key can send from.")
 @click.option("--name", default="by the operator", show_default=True)
+@click.option("--days", type=click.IntRange(1, 3650), help="Days after which the key stops working. Default: never.")
 @click.pass_obj
-def key_create(settings: Settings, account: str, permission: Any, domain: str | None, name: str) -> None:
+def key_create(settings: Settings, account: str, permission: Any, domain: str | None, name: str, days: int | None) -> None:
     """Create an API key and print it. It cannot be shown again."""
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
         only = await customers.domain(owner, domain) if domain is not None else None
-        line = Line(owner.id, None, None, OPERATOR, "", "key created", f"{name} ({permission}{f', {only.name}' if only else ''})")
-        _, token = await customers.keys.create(owner.id, name, permission, only.id if only is not None else None, [line])
+        until = None if days is None else utc(customers.reactor) + timedelta(days=days)
+        line = by_operator(owner.id, "key created", described(name, permission, only, until))
+        _, token = await customers.keys.create(owner.id, name, permission, only.id if only is not None else None, [line], expires_at=until)
         click.echo(token)
 
     run(settings, work)
@@ -100,12 +126,13 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
 @click.option("--account", required=True, help="ID, number or name of the account.")
 @click.pass_obj
 def key_list(settings: Settings, account: str) -> None:
-    """List an account's API keys: ID, first characters, permission and name."""
+    """List an account's API keys: ID, first characters, permission, name, and when they expire."""
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
         for each in (await customers.keys.list(owner.id))[0]:
-            click.echo(f"{each.id}  {each.hint}…  {each.permission:14}  {each.name}")
+            until = "" if each.expires_at is None else f"  until {each.expires_at:%Y-%m-%d %H:%M}"
+            click.echo(f"{each.id}  {each.hint}…  {each.permission:14}  {each.name}{until}")
 
     run(settings, work)
 
@@ -146,10 +173,18 @@ def member_reset(settings: Settings, email: str) -> None:
     run(settings, work)
 
 
-for command in (account_retention, account_plan, account_plans):
+for command in (
+    account_review, account_networks, account_retention, account_plan, account_plans, account_release, account_trust, account_export,
+    account_import, account_close, account_reopen, account_minimize,
+):  # fmt: skip
     account.add_command(command)
+main.add_command(audit)
 main.add_command(domain)
+main.add_command(evidence)
+main.add_command(explain)
+main.add_command(privacy)
 main.add_command(queue)
 main.add_command(secrets)
+main.add_command(sources)
 main.add_command(doctor)
 main.add_command(upgrade)

@@ -10,9 +10,12 @@ import click
 from twisted.internet.task import deferLater
 
 from mailsvc.cli.runner import run_with_database
+from mailsvc.clock import unix
 from mailsvc.monitoring import control_socket
 from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
+from mailsvc.store.people.audit import INSTALLATION, by_operator, write
+from mailsvc.store.postgres.pool import Transaction
 from mailsvc.store.queue import holds
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -50,7 +53,7 @@ def queue() -> None:
 @click.pass_obj
 def queue_list(settings: Settings, as_json: bool) -> None:
     """List destinations with queued mail: how much, since when, delivery rate, reason and next attempt."""
-    answer = _ask(settings, {"do": "queue"})
+    answer = _send(settings, {"do": "queue"})
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
@@ -68,7 +71,7 @@ def queue_list(settings: Settings, as_json: bool) -> None:
 @click.pass_obj
 def queue_show(settings: Settings, email: str, as_json: bool) -> None:
     """Show the queued recipients of an email."""
-    answer = _ask(settings, {"do": "email", "email": email})
+    answer = _send(settings, {"do": "email", "email": email})
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
@@ -114,7 +117,11 @@ def queue_hold(settings: Settings, reason: str) -> None:
     """Hold all mail in all regions until `mailsvc queue release`. New mail is accepted and queued."""
 
     async def work(database: Database, reactor: Any) -> None:
-        await database.pool.transact(lambda tx: holds.hold_everything(tx, reason, settings.region))
+        async def hold(tx: Transaction) -> None:
+            await holds.hold_everything(tx, reason, settings.region)
+            await write(tx, [by_operator(INSTALLATION, "all mail held", reason)], unix(reactor))
+
+        await database.pool.transact(hold)
         await deferLater(reactor, 2 * settings.delivery.poll_seconds)  # until running processes have polled
         click.echo("All mail is held.")
 
@@ -127,7 +134,7 @@ def queue_release(settings: Settings) -> None:
     """Release mail that was held with `mailsvc queue hold` or after a restore."""
 
     async def work(database: Database, reactor: Any) -> None:
-        released = await holds.release_everything(database.pool)
+        released = await holds.release_everything(database.pool, unix(reactor), [by_operator(INSTALLATION, "all mail released")])
         click.echo("Mail is being sent again." if released else "No mail was held.")
 
     run_with_database(settings, work)
@@ -139,18 +146,18 @@ def _command(settings: Settings, action: str, target: dict[str, str | None], as_
         raise click.UsageError("Give exactly one of --destination, --account and --email.")
     [(kind, name)] = given
     command = {"do": action, "kind": kind, "name": name} | {key: value for key, value in more.items() if value is not None}
-    answer = _ask(settings, command)
+    answer = _send(settings, command)
     if as_json:
         click.echo(json.dumps(answer))
     else:
         click.echo(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in answer.items()))
 
 
-def _ask(settings: Settings, command: dict[str, object]) -> dict[str, Any]:
+def _send(settings: Settings, command: dict[str, object]) -> dict[str, Any]:
     if settings.control.socket is None:
         raise click.ClickException("The setting control.socket is missing; it is needed to reach the daemon.")
     try:
-        return control_socket.ask(settings.control.socket, command)
+        return control_socket.send(settings.control.socket, command)
     except control_socket.ControlError as error:
         raise click.ClickException(str(error)) from None
 
@@ -163,6 +170,8 @@ def _line(each: dict[str, Any]) -> str:
         parts.append(f"oldest {_duration(each['oldest_seconds'])}")
     if lane:
         parts.append(f"{lane['delivered_per_minute']:g}/min, {lane['connections']} connections")
+        if lane.get("slowed_to_per_minute") is not None:  # a daemon of the previous release does not say so
+            parts.append(f"slowed to {lane['slowed_to_per_minute']:.3g}/min")
     if each["reason"]:
         parts.append(each["reason"])
     if each["until"] or each["next_at"]:

@@ -15,6 +15,7 @@ from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
 from mailsvc.store.encryption.secrets import fingerprint
+from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
 from mailsvc.store.queue import processes
 from mailsvc.store.queue.processes import Running
 
@@ -23,7 +24,7 @@ _POLL = 0.5  # seconds between two checks of which keys the processes have
 
 @click.group()
 def secrets() -> None:
-    """Manage the keys that encrypt DKIM keys, webhook secrets and authenticator secrets in the database."""
+    """Manage the keys that encrypt DKIM keys, webhook secrets, authenticator secrets and keys of unsubscribes in the database."""
 
 
 @secrets.command("create")
@@ -32,10 +33,10 @@ def create(settings: Settings) -> None:
     """Create the key file, for a new database. An existing database needs the file that it was used with."""
     path = settings.secrets.key_file
     try:
-        made = key_file.make(path)
+        created = key_file.make(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be created: {error.strerror}.") from None
-    if not made:
+    if not created:
         raise click.ClickException(f"{path} already exists.")
     click.echo(f"Created {path}. Keep a copy of it in a safe place, apart from the database backups.")
 
@@ -46,10 +47,13 @@ def show(settings: Settings) -> None:
     """List the keys by number, and how many secrets each has encrypted."""
 
     async def work(database: Database, reactor: Any) -> None:
-        encrypted = dict(await rotation.count(database.pool))
+        encrypted, hashed = dict(await rotation.count(database.pool)), dict(await rotation.hashes(database.pool))
         for number in list(database.encryption.keys.by_number)[::-1]:
             does = "encrypts" if number == database.encryption.current else "decrypts"
-            click.echo(f"{number}  {does}, {encrypted.pop(number, 0)} secrets")
+            hashes = f", {hashed.pop(number)} hashes of erased addresses" if number in hashed else ""
+            click.echo(f"{number}  {does}, {encrypted.pop(number, 0)} secrets{hashes}")
+        for missing, many in hashed.items():
+            click.echo(f"{missing}  MISSING, {many} hashes of erased addresses")
         for missing, many in encrypted.items():
             click.echo(f"{missing}  MISSING, {many} secrets")
 
@@ -68,6 +72,7 @@ def rotate(settings: Settings, seconds: float) -> None:
             raise Refused(
                 "The keys are in the environment. Add a new key there, restart all processes, then run `mailsvc secrets reencrypt`."
             )
+        await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "encryption keys rotated"))
         number = database.encryption.current if await _unfinished(database) else key_file.prepare(path)
         database.encryption.refresh()
         new = fingerprint(number, database.encryption.keys.by_number[number])
@@ -84,7 +89,7 @@ def rotate(settings: Settings, seconds: float) -> None:
 @click.pass_obj
 def reencrypt(settings: Settings) -> None:
     """Re-encrypt, with the current key, all secrets encrypted with other keys."""
-    run_with_database(settings, lambda database, reactor: _reencrypt(database))
+    run_with_database(settings, _reencrypt_recorded)
 
 
 @secrets.command("reseal", hidden=True)
@@ -92,7 +97,12 @@ def reencrypt(settings: Settings) -> None:
 def reseal(settings: Settings) -> None:
     """The name of `reencrypt` until 0.1; kept for one more release."""
     click.echo("`mailsvc secrets reseal` is deprecated; use `mailsvc secrets reencrypt`.", err=True)
-    run_with_database(settings, lambda database, reactor: _reencrypt(database))
+    run_with_database(settings, _reencrypt_recorded)
+
+
+async def _reencrypt_recorded(database: Database, reactor: Any) -> None:
+    await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "secrets encrypted again"))
+    await _reencrypt(database)
 
 
 async def _unfinished(database: Database) -> bool:

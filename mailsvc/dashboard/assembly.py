@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,8 +14,11 @@ from klein.resource import KleinResource
 from mailsvc.accounts.quota import Quotas
 from mailsvc.clock import unix
 from mailsvc.dashboard import formatting
+from mailsvc.dashboard.account.access_review import AccessReviewPages
+from mailsvc.dashboard.account.data import DataPages
 from mailsvc.dashboard.account.members import MemberPages
 from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
+from mailsvc.dashboard.account.privacy import PrivacyPages
 from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.account.security import Security
 from mailsvc.dashboard.account.smtp import RelayAccess, SmtpPages
@@ -51,14 +55,18 @@ from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
 from mailsvc.net.signed_links import SignedLinks
 from mailsvc.net.urls import Target
+from mailsvc.runtime.offload import InThread
 from mailsvc.settings.schema import Settings
+from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.domains.domains import Domains
+from mailsvc.store.domains.reports import Reports
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks
 from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.logs.retention import Retention
 from mailsvc.store.logs.search import LogSearch
 from mailsvc.store.logs.smtp_sessions import SmtpSessions
 from mailsvc.store.mail.emails import Emails as StoredEmails
@@ -71,11 +79,15 @@ from mailsvc.store.people.addresses import Addresses
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
+from mailsvc.store.people.minimization import Minimization
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy.journal import Recorded
+from mailsvc.store.privacy.keyed_hash import keyed_hashes
+from mailsvc.store.queue.operator import Operating
 
 # path below /dashboard, name, icon
 NAVIGATION = (
@@ -99,7 +111,7 @@ class Assembly:
     pool: Pool
     clock: Any
     encryption: Encryption
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    in_thread: InThread
     base_url: str
     accounts: Accounts
     domains: Domains
@@ -117,12 +129,15 @@ class Assembly:
     settings: Settings
     relay_ports: Mapping[str, int]
     reputation: Reputation
+    erasing: Recorded
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
-    password_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+    password_thread: InThread | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.users, self.sessions = Users(self.pool, self.clock, self.encryption), Sessions(self.pool, self.clock)
+        given = self.settings.dashboard
+        idle, longest = timedelta(hours=given.session_idle_hours), timedelta(days=given.session_days)
+        self.users, self.sessions = Users(self.pool, self.clock, self.encryption), Sessions(self.pool, self.clock, idle, longest)
         self.attempts = SignInAttempts(self.pool, self.clock)
 
     users: Users = attrs.field(init=False)
@@ -143,19 +158,20 @@ class Assembly:
         email_list = EmailList(context, stored, search, self.domains, self.keys)
         logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
-        home = Home(context, self.domains, self.keys, search, rollups)
+        home = Home(context, self.domains, self.keys, search, rollups, Operating(self.pool))
         passkeys = PasskeySignIn(context, authentication)
         second = SecondFactor(context, authentication, passkeys)
         signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)
         notify_webhooks = partial(self.notify, "webhooks")
         webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, notify_webhooks)
+        suppressions = Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption))
         sections: dict[str, Any] = {
             "": home, "start": home,
             "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
-            "emails": emails, "domains": DomainPages(context, self.domains, self.maintenance),
+            "emails": emails, "domains": DomainPages(context, self.domains, self.maintenance, self.reputation, Reports(pool)),
             "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,
-            "suppressions": SuppressionPages(context, Suppressions(pool, self.clock), lambda: self.notify("events")),
+            "suppressions": SuppressionPages(context, suppressions, lambda: self.notify("events")),
             "settings/usage": Usage(
                 context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
                 self.quotas,
@@ -164,6 +180,12 @@ class Assembly:
             "settings": MemberPages(context, authentication, self.keys), "settings/security": Security(context, authentication, second),
             "settings/profile": Profile(context, authentication, Addresses(pool, self.clock)),
             "settings/passkeys": PasskeyPages(context, authentication, passkeys, second),
+            "settings/access": AccessReviewPages(context, pool),
+            "settings/data": DataPages(
+                context, Retention(pool), self.settings.retention, Closing(pool, self.clock, self.notify), self.settings.privacy.grace_days,
+                Minimization(pool, self.clock, self.notify),
+            ),
+            "settings/privacy": PrivacyPages(context, self.erasing),
             "settings/identities": IdentityPages(context, authentication),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys,
             "sign-in/with": Federation(context, authentication, email_links),
@@ -171,7 +193,7 @@ class Assembly:
         }  # fmt: skip
         if self.inbox is not None:
             sections["sandbox"] = Inbox(context, self.inbox)
-        return Dashboard({name: _resource(made) for name, made in sections.items()}, _resource(CommonPages(context)))
+        return Dashboard({name: _resource(section) for name, section in sections.items()}, _resource(CommonPages(context)))
 
     def _context(self) -> PageContext:
         templates = formatting.environment(navigation=NAVIGATION, static=address)
@@ -184,9 +206,9 @@ class Assembly:
         )  # fmt: skip
 
     async def _new_account(self, name: str) -> Any:
-        return (await self.accounts.create(name)).id
+        return (await self.accounts.create(name, ramp=next(iter(self.settings.abuse.ramp), None))).id
 
 
-def _resource(made: Any) -> KleinResource:
-    resource: KleinResource = made.app.resource()
+def _resource(section: Any) -> KleinResource:
+    resource: KleinResource = section.app.resource()
     return resource

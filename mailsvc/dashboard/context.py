@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 from jinja2 import Environment
@@ -14,14 +14,12 @@ from twisted.logger import Logger
 from mailsvc.clock import utc
 from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.providers import Provider
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.users import Users
-
-T = TypeVar("T")
-InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 log = Logger()
 
@@ -40,7 +38,7 @@ class PageContext:
     secrets: Callable[[], Sequence[bytes]]
     base_url: str
     clock: Any
-    in_thread: InThread[Any]
+    in_thread: InThread
     has_sandbox: bool = False
     sign_up: bool = False
     sends_email: bool = False  # whether the service can send emails itself

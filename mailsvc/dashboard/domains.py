@@ -1,8 +1,9 @@
-"""Domains: the list, and one domain with its DNS records, settings, key rotation and deletion."""
+"""Domains: the list, and one domain with its DNS records, reports, settings, key rotation and deletion."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 import attrs
@@ -10,16 +11,22 @@ import attrs
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
-from mailsvc.domains import names
+from mailsvc.domains import names, tracking
 from mailsvc.domains.maintenance import AlreadyAdded, DomainMaintenance, RotationInProgress
-from mailsvc.domains.records import Record, dmarc
+from mailsvc.domains.records import Record, improved
+from mailsvc.insights.checks import grouped
+from mailsvc.insights.checks.reputation import of_facts
+from mailsvc.insights.reputation import Reputation
 from mailsvc.store.domains.domains import Choices
 from mailsvc.store.domains.domains import Domains as Stored
+from mailsvc.store.domains.reports import Reports
 from mailsvc.store.domains.values import Domain, LimitReached, RecordState
 
 DOMAINS = f"{HOME}/domains"
+DAYS = 30  # of reports
+SHOWN = 20  # sources
 _DONE = {
-    "asked": "Checking DNS… this page updates automatically.",
+    "checking": "Checking DNS… this page updates automatically.",
     "changed": "Settings saved.",
     "rotating": "New DKIM keys created. They take effect once they’re live in DNS. Until then, the current keys stay in use.",
     "busy": "New DKIM keys already exist. Add their records to DNS to finish the rotation.",
@@ -42,6 +49,8 @@ class DomainPages:
     context: PageContext
     stored: Stored
     maintenance: DomainMaintenance
+    reputation: Reputation
+    reports: Reports
 
     @page(app, DOMAINS)
     async def list(self, request: PageRequest) -> bytes:
@@ -78,16 +87,27 @@ class DomainPages:
 
     async def _shown(self, request: PageRequest, domain: Domain, status: int = 200, errors: Mapping[str, str] | None = None) -> bytes:
         keys = await self.stored.published_keys(domain.id)
+        facts, looking = self.reputation.facts(domain)
+        since = (self.context.now() - timedelta(days=DAYS - 1)).date()
+        reports = await self.reports.summary(domain.account_id, domain.id, since)
+        facts = attrs.evolve(facts, own_failures=reports.own_failures)
         return request.render(
             "domains/one.html",
             status,
             errors=errors or {},
             domain=domain,
+            tracking_host=domain.tracking_host(self.maintenance.publishing.tracking_host),
+            not_tracked=tracking.inactive(domain, self.maintenance.publishing.tracking_host),
             name=names.shown(domain.name),
             rows=_rows(domain, self.maintenance.publishing.records(domain, keys)),
-            advice=_rows(domain, [dmarc(domain.name)]),
+            advice=_advised(domain, self.maintenance.publishing.advised(domain)),
+            reports=reports,
+            days=DAYS,
+            shown_sources=SHOWN,
             history=await self.stored.history(domain.id, 20),
-            live=domain.status == "pending",
+            insights=grouped(of_facts(facts)),
+            looking=looking,
+            live=domain.status == "pending" or looking,
             done=_DONE.get(request.query("done"), ""),
         )
 
@@ -96,16 +116,34 @@ class DomainPages:
         domain = await self._domain(request, text)
         if await self.maintenance.verify(domain, [request.audit_entry("domain verification requested", domain.name)]) is None:
             raise not_found("domain")
-        return request.redirect(f"{DOMAINS}/{domain.id}", done="asked")
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="checking")
 
     @page(app, f"{DOMAINS}/<text>/change", "POST")
     async def change(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
-        tls = request.field("tls") or domain.tls
+        tls = request.field("tls") or "opportunistic"  # a box that is not ticked is not sent
         if tls not in ("opportunistic", "enforced"):
             raise PageError(422, "Unknown TLS setting", "TLS must be opportunistic or enforced.")
         entry = request.audit_entry("domain changed", f"{domain.name}: TLS {tls}, sending {request.field('sending') or 'off'}")
         await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": request.field("sending") == "on"}, [entry])
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
+
+    @page(app, f"{DOMAINS}/<text>/track", "POST")
+    async def track(self, request: PageRequest, text: str) -> bytes:
+        domain = await self._domain(request, text)
+        opens, clicks = (request.field(name) == "on" for name in ("open_tracking", "click_tracking"))
+        label = request.field("tracking_subdomain").strip().lower()
+        changes: dict[str, object] = {"open_tracking": opens, "click_tracking": clicks}
+        if label and label not in domain.tracking_subdomains[-1:]:
+            wrong = tracking.fault(label, domain.return_path, domain.tracking_subdomains)
+            if wrong is not None:
+                return await self._shown(request, domain, 422, {"tracking_subdomain": f"The subdomain {wrong}."})
+            changes["tracking_subdomain"] = label
+        if (opens or clicks) and self.maintenance.publishing.tracking_host is None:
+            raise PageError(422, "Tracking isn’t available", "This server doesn’t track opens and clicks.")
+        words = ", ".join(f"{name} {value}" for name, value in changes.items())
+        await self.stored.update(request.account_id, domain.id, changes, [request.audit_entry("domain changed", f"{domain.name}: {words}")])
+        self.maintenance.wake()
         return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
     @page(app, f"{DOMAINS}/<text>/rotate", "POST")
@@ -136,3 +174,7 @@ class DomainPages:
 def _rows(domain: Domain, records: Sequence[Record]) -> list[Row]:
     known = {(state.type, state.name): state for state in (*domain.records, *domain.advice)}
     return [Row(record, names.relative(record.name, domain.name), known.get((record.type, record.name))) for record in records]
+
+
+def _advised(domain: Domain, records: Sequence[Record]) -> list[Row]:
+    return [attrs.evolve(row, record=improved(row.record, row.state)) for row in _rows(domain, records)]

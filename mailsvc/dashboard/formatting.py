@@ -9,6 +9,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mailsvc.store.mail.search import Found
+
 # event or status → label and tone
 STATUSES: dict[str, tuple[str, str]] = {
     "sent": ("Sent", "info"),
@@ -38,12 +40,23 @@ STATUSES: dict[str, tuple[str, str]] = {
     "nokey": ("No key", "bad"),
     "invalid": ("Invalid", "bad"),
 }
+_TONES = ("bad", "warn", "info", "quiet", "good")  # the worst first
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def status(name: str) -> tuple[str, str]:
     short = name.removeprefix("email.").removeprefix("domain.")
     return STATUSES.get(short, (short.replace("_", " ").capitalize() or "Accepted", "quiet"))
+
+
+def summary(email: Found) -> tuple[str, str]:
+    """The result of an email, as label and tone: of several recipients, how many had which outcome, toned by the worst one."""
+    total, counts = len(email.recipients), email.outcomes
+    if not counts or counts == {next(iter(counts)): total}:
+        return status(next(iter(counts), email.last_event))
+    others = sorted(set(counts) - {"email.delivered"}, key=lambda name: (_TONES.index(status(name)[1]), -counts[name], name))
+    parts = [f"{counts.get('email.delivered', 0)} of {total} delivered", *(f"{counts[name]} {status(name)[0].lower()}" for name in others)]
+    return ", ".join(parts), status(others[0])[1] if others else "info"
 
 
 def span(seconds: float) -> str:
@@ -110,10 +123,12 @@ def browser(agent: str) -> str:
 def environment(**shared: Any) -> Environment:
     """The template environment. Values are escaped; an undefined name is an error."""
     folder = Path(__file__).parent / "templates"
-    made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {
+    environment = Environment(
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
         "stamp": stamp, "clock": clock, "size": size, "duration": duration, "number": number, "browser": browser, "span": span,
         "address": address,
     }  # fmt: skip
-    made.globals |= {"ago": ago, "status_of": status, **shared}
-    return made
+    environment.globals |= {"ago": ago, "status_of": status, "summary_of": summary, **shared}
+    return environment

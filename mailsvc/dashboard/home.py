@@ -1,4 +1,4 @@
-"""The home page: the steps to a first delivered email, and the figures of the last day."""
+"""The home page: the steps to a first delivered email, the figures of the last day, and why mail is on hold."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.mail.search import Filters, Search
 from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.queue.operator import Operating
 
 
 @attrs.define(eq=False)
@@ -25,6 +26,7 @@ class Home:
     keys: Keys
     search: Search
     rollups: Rollups
+    queue: Operating
 
     @page(app, HOME)
     async def show(self, request: PageRequest) -> bytes:
@@ -51,11 +53,12 @@ class Home:
             "home.html",
             domains=domains,
             ready=ready,
+            held=await self.queue.pause_of(request.account_id, now),
             steps=request.query("steps") == "1",  # shown even when all steps are done, while the page updates itself
             keys=keys,
             secret=secret,
             latest=latest.emails,
-            delivered=any(email.last_event == "email.delivered" for email in latest.emails),
+            delivered=any(email.last_event in ("email.delivered", "email.opened", "email.clicked") for email in latest.emails),
             rates=rates(counts),
             code=snippets.all_of(self.context.base_url, secret or "ms_…", sender, request.user_session.email),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import cast
 
 import attrs
@@ -10,10 +11,16 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Keys, Permission
+from mailsvc.store.people.api_keys import Keys, Permission, described
 
 KEYS = f"{HOME}/keys"
 LONGEST = 50
+LIFETIMES: dict[str, tuple[str, timedelta | None]] = {
+    "": ("Never", None),
+    "30": ("In 30 days", timedelta(days=30)),
+    "90": ("In 90 days", timedelta(days=90)),
+    "365": ("In a year", timedelta(days=365)),
+}
 _DONE = {"demoted": "Role changed. Full-access keys they created still work. Revoke any they shouldn’t have."}
 
 
@@ -43,13 +50,17 @@ class KeyPages:
             errors["domain"] = "This domain doesn’t exist. Choose one from the list."
         elif domain is not None and permission != "sending_access":
             errors["domain"] = "Only keys with sending access can be limited to a domain."
+        if request.field("lifetime") not in LIFETIMES:
+            errors["lifetime"] = "Choose when the key expires."
         if permission == "full_access" and not request.admin:
             errors["permission"] = "Only admins can create keys with full access."
         if errors:
             return await self._listed(request, errors=errors)
         if permission == "full_access" and not request.reauthenticated:
             return request.ask_to_reauthenticate()
-        entry = request.audit_entry("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
+        lifetime = LIFETIMES[request.field("lifetime")][1]
+        expires_at = None if lifetime is None else self.context.now() + lifetime
+        entry = request.audit_entry("key created", described(name, cast(Permission, permission), domain, expires_at))
         _, secret = await self.keys.create(
             request.account_id,
             name,
@@ -57,6 +68,7 @@ class KeyPages:
             domain.id if domain else None,
             [entry],
             created_by=request.user_session.user_id,
+            expires_at=expires_at,
         )
         return await self._listed(request, secret=secret)
 
@@ -81,4 +93,5 @@ class KeyPages:
             done=_DONE.get(request.query("done"), ""),
             secret=secret,
             errors=errors or {},
+            lifetimes=LIFETIMES,
         )

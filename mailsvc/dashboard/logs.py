@@ -99,7 +99,8 @@ class LogList:
         key = next((k for k in keys if k.id == log.key_id), None)
         emails = _email_ids(log.response_body) if log.method == "POST" and log.path.startswith("/emails") else []
         return request.render(
-            "logs/one.html", log=log, key=key, asked=_shown(log.request_body), answered=_shown(log.response_body), emails=emails,
+            "logs/one.html", log=log, key=key, emails=emails,
+            request_body=_shown(log.request_body), response_body=_shown(log.response_body),
         )  # fmt: skip
 
     async def _session(self, request: PageRequest, log_id: UUID, keys: Sequence[KeyView]) -> bytes:

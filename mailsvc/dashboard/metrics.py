@@ -1,10 +1,11 @@
-"""Metrics: volume, deliverability, bounce and complaint rates, from the rollups."""
+"""Metrics: volume, deliverability, bounce and complaint rates, opens and clicks, from the rollups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
@@ -32,6 +33,10 @@ BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent; above them large mailbox
 BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
 UNSENT = ("email.failed", "email.suppressed")  # never handed to a server
 TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED, *UNSENT)
+UNSUBSCRIBED = "email.unsubscribed"
+BROADCASTS = 50  # in the table
+# Opens and clicks: all of them, and without those that programs made (store/tracking/hits).
+ENGAGED = tuple(f"email.{kind}{end}" for kind in ("opened", "clicked") for end in ("", ".machine", ".unique", ".unique.people"))
 
 
 @attrs.frozen
@@ -62,6 +67,41 @@ def rates(counts: Iterable[Count]) -> Rates:
     )  # fmt: skip
 
 
+@attrs.frozen
+class Engagement:
+    """Opens or clicks, the emails that were opened or clicked, and those as a share of the delivered ones, in percent."""
+
+    total: int
+    unique: int
+    rate: float | None
+
+    @classmethod
+    def of(cls, kind: str, counts: Iterable[Count], delivered: int, *, programs: bool) -> Engagement:
+        """`programs`: include those that programs made."""
+        total = (f"email.{kind}", f"email.{kind}.machine") if programs else (f"email.{kind}",)
+        unique = f"email.{kind}.unique" if programs else f"email.{kind}.unique.people"
+        found = [(count.type, count.count) for count in counts]
+        emails = sum(number for type_, number in found if type_ == unique)
+        return cls(sum(number for type_, number in found if type_ in total), emails, _share(emails, delivered))
+
+
+@attrs.frozen
+class BroadcastRow:
+    """One broadcast in the table."""
+
+    name: str
+    delivered: int
+    opened: Engagement
+    clicked: Engagement
+    unsubscribed: int
+
+    @classmethod
+    def of(cls, name: str, counts: Sequence[Count], *, programs: bool) -> BroadcastRow:
+        delivered = rates(counts).delivered
+        opened, clicked = (Engagement.of(kind, counts, delivered, programs=programs) for kind in ("opened", "clicked"))
+        return cls(name, delivered, opened, clicked, sum(count.count for count in counts if count.type == UNSUBSCRIBED))
+
+
 def counted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **grouping: Any) -> Wanted:
     return Wanted(since, until, unit, zone, TYPES, **grouping)
 
@@ -85,6 +125,9 @@ class Metrics:
         limit = [domain.id] if domain else None
         counts = await self.rollups.counts(request.account_id, counted(since, until, unit, zone_name, by_period=True, domains=limit))
         by_domain_counts = await self.rollups.counts(request.account_id, counted(since, until, by_domain=True))
+        engaged = attrs.evolve(counted(since, until, domains=limit), types=ENGAGED)
+        engaged_counts = await self.rollups.counts(request.account_id, engaged)
+        programs, delivered = request.query("programs") != "no", rates(counts).delivered
         by_domain = {d.id: rates(count for count in by_domain_counts if count.domain_id == d.id) for d in domains}
         return request.render(
             "metrics.html",
@@ -92,6 +135,11 @@ class Metrics:
             table=[(d, by_domain[d.id]) for d in domains if by_domain[d.id].sent],
             domains=domains,
             domain=domain,
+            opened=Engagement.of("opened", engaged_counts, delivered, programs=programs),
+            clicked=Engagement.of("clicked", engaged_counts, delivered, programs=programs),
+            tracked=bool(engaged_counts) or any(each.open_tracking or each.click_tracking for each in ([domain] if domain else domains)),
+            programs=programs,
+            broadcasts=await self._broadcasts(request, since, until, limit, programs=programs),
             days=days,
             ranges=RANGES,
             zone=zone_name,
@@ -100,6 +148,19 @@ class Metrics:
             complaint_danger=COMPLAINT_DANGER,
             rows=[(at, _row(of)) for at, of in _steps(counts, since, until, unit, zone)],
         )
+
+    async def _broadcasts(
+        self, request: PageRequest, since: datetime, until: datetime, domains: Sequence[UUID] | None, *, programs: bool
+    ) -> list[BroadcastRow]:  # fmt: skip
+        """The newest broadcasts with emails in the period."""
+        wanted = counted(since, until, domains=domains, of_broadcasts=True, by_broadcast=True)
+        wanted = attrs.evolve(wanted, types=(*TYPES, *ENGAGED, UNSUBSCRIBED))
+        by_id: dict[UUID, list[Count]] = {}
+        for count in await self.rollups.counts(request.account_id, wanted):
+            if count.broadcast_id is not None:
+                by_id.setdefault(count.broadcast_id, []).append(count)
+        names = await self.rollups.broadcasts(request.account_id, sorted(by_id, reverse=True)[:BROADCASTS])
+        return [BroadcastRow.of(names[id_], by_id[id_], programs=programs) for id_ in sorted(names, reverse=True)]
 
 
 def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[tuple[datetime, Rates]]:

@@ -25,6 +25,7 @@ from mailsvc.dashboard import safety
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
+from mailsvc.net import allow_list
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.sessions import Session
@@ -45,8 +46,9 @@ SESSION, BROWSER, THEME = "mailsvc", "mailsvc-form", "mailsvc-theme"
 FIELDS = 200
 SIGN_IN = f"{HOME}/sign-in"
 SECURITY = f"{HOME}/settings/security"
+SWITCH = f"{HOME}/settings/show"  # to another account
 PASSKEYS = f"{HOME}/settings/passkeys"
-AGAIN = f"{SIGN_IN}/again"
+REAUTHENTICATE = f"{SIGN_IN}/again"
 REAUTHENTICATION_LIFETIME = timedelta(minutes=15)  # after it, dangerous changes ask for a proof again
 NEVER = datetime.fromtimestamp(0, UTC)  # `proved_at` of a session whose user signed in through a provider that reports no sign-in time
 
@@ -64,7 +66,7 @@ class HttpRequest(Protocol):
     def setResponseCode(self, code: int) -> None: ...
     def address(self) -> str: ...
     def body(self) -> bytes: ...
-    async def turn(self, octets: int) -> bool: ...
+    async def turn(self, size: int) -> bool: ...
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool: ...
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]: ...
 
@@ -175,7 +177,7 @@ class PageRequest:
         return self.context.now() - self.user_session.proved_at <= REAUTHENTICATION_LIFETIME
 
     def ask_to_reauthenticate(self) -> bytes:
-        return self.redirect(AGAIN, next=_return_path(self))
+        return self.redirect(REAUTHENTICATE, next=_return_path(self))
 
     @property
     def token(self) -> str:
@@ -383,9 +385,12 @@ async def _access_redirect(request: PageRequest, access: Access) -> bytes | None
     if session.role is None:
         accounts = await request.context.users.accounts(session.user_id)
         if not accounts:
-            raise forbidden("You’re no longer a member of any account. AuthorizationRequest an account admin to invite you.")
+            raise forbidden("You’re no longer a member of any account. Ask an account admin to invite you.")
         await request.context.sessions.show(session.hash, accounts[0].account_id)
         return request.redirect(HOME)
+    if not allow_list.allows(request.address, session.networks) and request.path != SWITCH:
+        await request.write_audit_entry("access denied", f"{request.path}, network")
+        raise forbidden("This account can’t be opened from your network. Ask an admin of the account.")
     if session.mfa_required and not session.second_factor and not request.path.startswith((SECURITY, PASSKEYS)):
         return request.redirect(SECURITY)
     if access == "admin" and session.role != "admin":

@@ -100,7 +100,7 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/change", "POST")
     async def change(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
-        url, events, errors = self._given(request)
+        url, events, errors = self._given(request, kept=[kind for kind in webhook.events if kind not in OFFERED])
         if errors:
             return await self._shown(request, webhook, 422, errors=errors, url=request.field("url"), chosen=events)
         status: Any = "enabled" if request.field("enabled") == "on" else "disabled"
@@ -152,10 +152,10 @@ class WebhookPages:
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}/events/{message.event_id}", done="again")
 
-    def _given(self, request: PageRequest) -> tuple[str, Sequence[str], dict[str, str]]:
-        """The normalized URL, the selected event types, and the errors by field."""
+    def _given(self, request: PageRequest, kept: Sequence[str] = ()) -> tuple[str, Sequence[str], dict[str, str]]:
+        """The normalized URL, the selected event types, and the errors by field. `kept`: event types that the form does not show."""
         errors: dict[str, str] = {}
-        events = [kind for kind in OFFERED if request.form.get(f"on:{kind}")]
+        events = [*(kind for kind in OFFERED if request.form.get(f"on:{kind}")), *kept]
         url = ""
         try:
             url = self.read_url(request.field("url")).text

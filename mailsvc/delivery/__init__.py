@@ -7,10 +7,10 @@ Queue. There are two ways to a lease:
 
 - `handoff`: intake reserves a place in a lane before it commits an email. If it gets one, the recipient is stored with a lease,
   and after the commit goes straight to the lane, without being read back from the queue.
-- `polling` looks at the queue when a notification comes, when a lane has room, and every `delivery.poll_seconds`. `claiming` decides
+- `service` looks at the queue when a notification comes, when a lane has room, and every `delivery.poll_seconds`. `claiming` decides
   how many rows of which destinations to lease, and remembers which destinations have a backlog, so that new mail does not overtake it.
   `placing` resolves the routes of claimed rows (`connection/route`) and puts them into lanes. `chores` do the rest: scheduled mail,
-  expiry, holds made by other processes, leases that nobody remembers.
+  expiry, holds made by other processes, leases that nobody remembers. All use the queue through `process_queue`.
 
 Every leased row in memory is in the lease book (`leases`), which also gives leases back to the queue. What moves on from here is a
 `transaction`: the recipients of one email at one destination.
@@ -22,12 +22,13 @@ its rules in shaping.toml), `health` is how a destination has behaved, `holds` a
 `memory` limits the bytes of messages.
 
 Connection. A lane opens connections before it assigns mail to them. `connection/connect` tries the hosts of the route in order,
-`connection/dial` opens TCP and TLS and speaks SMTP through `smtp/client`, `connection/sources` chooses our address. What TLS a mail
+`connection/dial` opens TCP and TLS and speaks SMTP through `smtp/client`, `connection/sources` chooses our address, of the pool
+that the mail belongs to (`connection/pools`), among those that may send now (`connection/source_state`). What TLS a mail
 requires is in `connection/tls_policy`: the sending domain's setting, or MTA-STS (`connection/mta_sts`, `connection/mta_sts_file`).
 DANE takes precedence. `connection/chunking` chooses between BDAT and DATA, `connection/tls_counts` counts for TLS reports.
 
 Attempt. `attempt` sends one transaction over one connection. `message_loader` gets the message from memory or the store,
-`sending_domain` gives the return path and the DKIM signature, `dsn_options` the SMTP parameters that the mail was submitted with.
+`sending_domain` gives the return path and the DKIM signature, `attempt_envelope` the envelope with the parameters of the submission.
 Right before the last bytes of the message, the client asks whether the process still holds the lease.
 
 Settle. `reading` makes an outcome for each recipient from the replies. `classify` says what a reply means for the recipient (with

@@ -6,7 +6,7 @@ Internal errors become outcomes too, so that no recipient is lost and no lane st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,15 +17,15 @@ from twisted.logger import Logger
 from mailsvc.bounces.diagnosis import known
 from mailsvc.clock import held
 from mailsvc.delivery import pace
+from mailsvc.delivery.attempt_envelope import envelope_of
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.delivery.connection.tls_policy import TlsPolicy, required_policy
-from mailsvc.delivery.dsn_options import envelope_of
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
-from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin
+from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin, Waits
 from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.transaction import Transaction, domain_of, expired
@@ -110,9 +110,10 @@ class Attempts:
             policy = await self._required(transaction, origin, connection)
             if policy.verified and not policy.met_by(connection.actual_tls):
                 return AttemptResult(required=policy, tried=False)
-            if not connection.sent and not connection.operator:
-                self._count_tls(transaction, policy, connection)
+            self._count_tls(transaction, policy, connection)
             loaded = await self._loader.load(transaction)
+            if loaded.unwanted and await self._leave_out(transaction, loaded.unwanted):
+                return AttemptResult(tried=False)
             fresh = not connection.reused
             if not self._process.holds(transaction.lease):
                 return AttemptResult(unsent=True)
@@ -136,6 +137,13 @@ class Attempts:
                 self._loader.unload(loaded)
         tried = any(stage != "ours" for stage in result.stages)  # otherwise nothing reached the server
         return AttemptResult(trouble=reading.trouble, remaining=remaining, refusals=_refusals(result), tried=tried)
+
+    async def _leave_out(self, transaction: Transaction, unwanted: Mapping[str, str]) -> bool:
+        """Settle recipients who no longer want the email. Returns whether nobody is left."""
+        others = transaction.split(tuple(leased for leased in transaction.recipients if leased.address in unwanted))
+        if others is not None:
+            await self.settle(others, [Failed(unwanted[leased.address]) for leased in others.recipients])
+        return not transaction.recipients
 
     async def _heartbeat(self, transaction: Transaction) -> None:
         """Wait for a heartbeat that is late: without one, this process must not finish any mail."""
@@ -170,6 +178,9 @@ class Attempts:
 
     async def poisoned(self, transaction: Transaction, error: BaseException) -> None:
         """An internal error: this email is deferred, and fails after `poison_tries` of them. Other mail goes on."""
+        if isinstance(error, Waits):
+            await self.deferred(transaction, str(error))
+            return
         if (reason := _installation_error(error)) is not None:
             self.log.error("an attempt at {email_id} is deferred: {error}", email_id=transaction.email_id, error=str(error))
             await self.deferred(transaction, reason)
@@ -211,7 +222,9 @@ class Attempts:
         return required_policy(origin.tls_required, await self._policies.of(domains))
 
     def _count_tls(self, transaction: Transaction, policy: TlsPolicy, connection: OpenConnection) -> None:
-        """For TLS reports (RFC 8460): once per connection, with its first mail."""
+        """For TLS reports (RFC 8460): once per connection, with its first mail. Servers of the operator's are not reported."""
+        if connection.sent or connection.operator:
+            return
         result = "success" if connection.client.tls is not None else "starttls-not-supported"
         if connection.mode == "dane":
             self.tls_counts.count(connection.host, "tlsa", connection.host, result)
@@ -260,7 +273,7 @@ class Attempts:
         signature = loaded.signature if loaded.new_signature and reading.retried else None
         capabilities = connection.client.capabilities
         passed_on = capabilities is not None and capabilities.dsn and bool(loaded.envelope.notify)
-        return _settlement(transaction, ended, reading.outcomes, record, signature, passed_on)
+        return _settlement(transaction, ended, reading.outcomes, record, signature, passed_on, brief=loaded.broadcast)
 
     async def _settle(self, transaction: Transaction, settlement: Settlement) -> None:
         """Until it is written. Never raises."""
@@ -305,9 +318,10 @@ def _settlement(
     record: AttemptRecord | None,
     signature: bytes | None = None,
     passed_on: bool = False,
+    brief: bool = False,
 ) -> Settlement:
     of = transaction
-    return Settlement(of.account_id, of.email_id, of.domain_id, of.lease, at, outcomes, record, signature, passed_on)
+    return Settlement(of.account_id, of.email_id, of.domain_id, of.lease, at, outcomes, record, signature, passed_on, brief)
 
 
 def _expired(leased: Leased) -> Outcome:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from twisted.logger import Logger
 
-from mailsvc.delivery import pace
 from mailsvc.delivery.admission.holds import FORGOTTEN, Holds
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
-from mailsvc.delivery.pace import Wakeup
+from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.transaction import Key
-from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.holds import EVERYTHING
-from mailsvc.store.queue.processes import ProcessRegistration
 
 _AT_ONCE = 500  # rows
 _EXPIRY_EVERY, _LOST_EVERY, _FORGET_EVERY = 10.0, 30.0, 3600.0  # seconds
@@ -29,18 +25,15 @@ class Chores:
 
     def __init__(
         self,
-        clock: Any,
         limits: DeliveryLimits,
-        region: str,
-        process: ProcessRegistration,
-        queue: Queue,
+        queue: ProcessQueue,
         holds: Holds,
         lanes: Lanes,
         leases: LeaseBook,
-        polling: Wakeup,
+        wake: Callable[[], None],
     ) -> None:
-        self._clock, self._limits, self._region, self._process, self._queue = clock, limits, region, process, queue
-        self._holds, self._lanes, self._leases, self._polling = holds, lanes, leases, polling
+        self._limits, self._queue, self._holds = limits, queue, holds
+        self._lanes, self._leases, self._wake = lanes, leases, wake
         self._due: dict[str, float] = {}
         self._lost: set[Key] = set()  # leased rows that were not in memory at the last look
         self.expired = 0
@@ -48,7 +41,7 @@ class Chores:
     async def run(self) -> None:
         """Those that are due."""
         poll = self._limits.poll_seconds
-        await self._do("releasing scheduled mail", poll, lambda: self._queue.release_scheduled(pace.now(self._clock), _AT_ONCE))
+        await self._do("releasing scheduled mail", poll, lambda: self._queue.release_scheduled(_AT_ONCE))
         await self._do("reading holds", poll, self._read_holds)
         await self._do("deleting old holds", _FORGET_EVERY, self._forget_holds)
         await self._do("expiring mail", _EXPIRY_EVERY, self._expire)
@@ -56,9 +49,9 @@ class Chores:
 
     async def _do(self, what: str, seconds: float, sweep: Callable[[], Awaitable[int]]) -> None:
         """Do a chore every `seconds`, or in the next round if it reached its limit. A failure does not stop the others."""
-        if self._clock.seconds() < self._due.get(what, 0.0):
+        if self._queue.clock.seconds() < self._due.get(what, 0.0):
             return
-        self._due[what] = self._clock.seconds() + seconds
+        self._due[what] = self._queue.clock.seconds() + seconds
         try:
             count = await sweep()
         except Exception as error:
@@ -66,7 +59,7 @@ class Chores:
         else:
             if count >= _AT_ONCE:
                 del self._due[what]
-                self._polling.wake()
+                self._wake()
 
     async def _read_holds(self) -> int:
         """Holds that other processes or the operator made also close lanes here."""
@@ -75,21 +68,21 @@ class Chores:
         return 0
 
     async def _forget_holds(self) -> int:
-        return await self._queue.forget_holds(self._region, pace.now(self._clock) - FORGOTTEN)
+        return await self._queue.forget_holds(FORGOTTEN)
 
     async def _expire(self) -> int:
         """Not while everything is held: that says nothing about whether the mail could be delivered."""
         if self._holds.held(EVERYTHING):
             return 0
-        count = await self._queue.expire(pace.now(self._clock), _AT_ONCE)
+        count = await self._queue.expire(_AT_ONCE)
         self.expired += count
         return count
 
     async def _find_lost(self) -> int:
         """Give back rows leased by us that were not in memory twice in a row: the response to a commit was lost."""
-        unknown = set(await self._queue.leased(self._process.id)) - self._leases.held
+        unknown = set(await self._queue.leased()) - self._leases.held
         lost, self._lost = unknown & self._lost, unknown
         if lost:
             self.log.warn("{count} leases were lost track of and are given back to the queue", count=len(lost))
-            await self._queue.release(sorted(lost), self._process.id)
+            await self._queue.release(sorted(lost))
         return 0

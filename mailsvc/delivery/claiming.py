@@ -1,31 +1,33 @@
 """Claiming: how many rows of which destinations to lease from the queue, and the backlog that new mail must not overtake.
 
-When the queue is looked at: polling. Where claimed rows go: placing.
+When it looks at the queue: service. Where claimed rows go: placing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from twisted.internet.defer import DeferredSemaphore, gatherResults
 
-from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.decision import Admission
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.connection.route import NoMail, Route
+from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
-from mailsvc.delivery.pace import Wakeup
 from mailsvc.delivery.placing import Placing
+from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.tasks import Tasks
-from mailsvc.store.queue.claims import Leased, Queue, Ready
-from mailsvc.store.queue.processes import ProcessRegistration
+from mailsvc.store.queue.claims import Leased
 
 _DESTINATIONS, _ROWS = 40, 400  # of one claim; the rows are divided among its destinations
 _FEW = 10  # rows of one destination, however many destinations there are
 _CLAIMS = 4  # at once
+_LOOK = 1000  # destinations seen in one look
+_PAUSE = 0.05  # seconds between two looks at the queue, however often the loop is woken
+_SHORT_PAUSE = 0.01  # the same after a look that found little: waiting longer would not collect more rows
+_LITTLE = 3  # rows
 
 
 class Backlog:
@@ -52,29 +54,25 @@ class Backlog:
 
 
 class Claiming:
-    """`rows` counts what was claimed since the poller last looked."""
+    """`wake` causes another look at the queue."""
 
     def __init__(
         self,
-        clock: Any,
+        queue: ProcessQueue,
         admission: Admission,
-        region: str,
-        process: ProcessRegistration,
-        queue: Queue,
         holds: Holds,
         placing: Placing,
         lanes: Lanes,
         leases: LeaseBook,
         backlog: Backlog,
         tasks: Tasks,
-        polling: Wakeup,
+        wake: Callable[[], None],
     ) -> None:
-        self._clock, self._admission, self._region, self._process, self._queue = clock, admission, region, process, queue
-        self._holds, self._placing, self._lanes, self._leases = holds, placing, lanes, leases
-        self._backlog, self._tasks, self._polling = backlog, tasks, polling
+        self._queue, self._admission, self._holds, self._placing, self._lanes = queue, admission, holds, placing, lanes
+        self._leases, self._backlog, self._tasks, self._wake = leases, backlog, tasks, wake
         self._claims = DeferredSemaphore(_CLAIMS)
         self._in_progress: set[str] = set()  # destinations being claimed from, or whose rows are being placed
-        self.rows = 0
+        self._rows = 0  # claimed since the last look ended
         lanes.on_room = self.refill
 
     def refill(self, destination: str) -> None:
@@ -83,14 +81,21 @@ class Claiming:
             for batch in self._batches([destination]):
                 self._tasks.spawn(self._claim(batch))
 
-    @property
-    def skipped(self) -> set[str]:
-        """Destinations that nothing can be claimed for now: their lanes are full, or a claim is in progress."""
-        return {lane.destination for lane in self._lanes if lane.room < 1} | self._in_progress
+    def rest(self) -> float:
+        """For how many seconds after a look no wake-up causes another."""
+        rows, self._rows = self._rows, 0
+        return _SHORT_PAUSE if rows <= _LITTLE else _PAUSE
 
-    async def claim(self, ready: Sequence[Ready], skipped: Collection[str]) -> None:
-        """Claim from the destinations that a look at the queue found due."""
-        now = pace.now(self._clock)
+    @property
+    def _skipped(self) -> set[str]:
+        """Destinations that nothing can be claimed for now: their lanes are full, or a claim is in progress."""
+        return {lane.destination for lane in self._lanes if _room(lane) < 1} | self._in_progress
+
+    async def look(self) -> None:
+        """Look at the queue, and claim from the destinations that are due."""
+        skipped = self._skipped
+        ready = await self._queue.ready([*skipped, *self._holds.names()], _LOOK)
+        now = pace.now(self._queue.clock)
         due = {each.destination: each.bulk for each in ready if each.next_at <= now}
         self._backlog.found(due, skipped)
         await gatherResults([self._tasks.spawn(self._claim(batch)) for batch in self._batches(due)])
@@ -100,7 +105,7 @@ class Claiming:
 
         Few destinations get all the rows they have room for. With many, each gets a few; those that deliver theirs ask for more.
         """
-        if not self._lanes.accepting or not self._process.fresh or held(self._clock):
+        if not self._lanes.accepting or not self._queue.usable:
             return
         most = max(_FEW, _ROWS // max(1, len(destinations)))
         batch: dict[str, int] = {}
@@ -121,21 +126,21 @@ class Claiming:
     def _limit(self, destination: str) -> int:
         lane = self._lanes.get(destination)
         if lane is not None:
-            return self._admission.rows(room=lane.room, moves=False, emails=len(self._leases.held))
+            return self._admission.rows(room=_room(lane), moves=False, emails=len(self._leases.held))
         known = self._placing.known(destination)
         moves = isinstance(known, NoMail) or (isinstance(known, Route) and known.destination != destination)
         return self._admission.rows(room=None, moves=moves, emails=len(self._leases.held))
 
     async def _claim(self, wanted: Mapping[str, int]) -> None:
-        lease = self._process.id
+        lease = self._queue.lease
         try:
             async with self._claims:
-                claimed = await self._queue.claim(self._region, wanted, pace.now(self._clock), lease, self._leases.claim_bytes)
+                claimed = await self._queue.claim(wanted, lease, self._leases.claim_bytes)
         except BaseException:
             self._in_progress.difference_update(wanted)
             raise
-        self.rows += len(claimed.rows)
-        self._leases.keep_claimed(claimed.messages)
+        self._rows += len(claimed.rows)
+        self._leases.keep_claimed(claimed)
         found: dict[str, list[Leased]] = {destination: [] for destination in wanted}
         for row in claimed.rows:
             found[row.destination].append(row)
@@ -151,4 +156,9 @@ class Claiming:
         finally:
             self._in_progress.discard(destination)
             if more:
-                self._polling.wake()
+                self._wake()
+
+
+def _room(lane: Lane) -> int:
+    """How many emails may be claimed. A quarter of the window is left to new mail, which would otherwise be queued behind them."""
+    return max(0, lane.room - lane.window // 4)

@@ -19,9 +19,10 @@ from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.process_queue import ProcessQueue
+from mailsvc.delivery.shaping import pooled
 from mailsvc.delivery.transaction import from_email
 from mailsvc.store.mail.values import NewEmail
-from mailsvc.store.queue.processes import ProcessRegistration
 
 _LOOKUPS = 100  # domains that a process without delivery looks up at once
 
@@ -50,30 +51,32 @@ class LocalHandoff:
         self,
         limits: DeliveryLimits,
         admission: Admission,
-        region: str,
-        process: ProcessRegistration,
+        queue: ProcessQueue,
         routes: Routes,
         holds: Holds,
         backlog: Backlog,
         lanes: Lanes,
         leases: LeaseBook,
     ) -> None:
-        self._limits, self._admission, self._region, self._process, self._routes = limits, admission, region, process, routes
+        self._limits, self._admission, self._queue, self._routes = limits, admission, queue, routes
         self._holds, self._backlog, self._lanes, self._leases = holds, backlog, lanes, leases
 
     @property
     def lease(self) -> int:
-        return self._process.id
+        return self._queue.lease
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
         """A place for one email if it can be sent at once and overtakes nothing; otherwise only where to queue it."""
         route = self._routes.cached(domain)
         if not isinstance(route, Route):
             return Reservation(domain.lower())
+        if pool:
+            route = route.of_pool(pool)
         destination = route.destination
         lane, leases = self._lanes.get(destination), self._leases
         facts = EmailFacts(
-            self._lanes.accepting, self._process.fresh, self._holds.held(destination), self._backlog.waits(destination, bulk), bulk, size,
+            self._lanes.accepting, self._queue.process.fresh, self._holds.held(destination),
+            self._backlog.waits(destination, bulk), bulk, size,
             1 if lane is None else lane.room, lane.window if bulk and lane is not None else 1, leases.memory.left, len(leases.held),
         )  # fmt: skip
         decision = self._admission.reserve(facts)
@@ -88,7 +91,12 @@ class LocalHandoff:
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """After the commit: put leased recipients into their lanes. Two domains may have reserved in one lane: one place serves both."""
-        if email.scheduled_at is None and email.region == self._region and not all(each.leased for each in email.recipients):
+        if (
+            email.scheduled_at is None
+            and email.topic_id is None
+            and email.region == self._queue.region
+            and not all(each.leased for each in email.recipients)
+        ):
             self._leases.keep(email)
         lanes: dict[str, Reservation] = {}
         for reservation in _leased(reservations):
@@ -141,12 +149,12 @@ class QueueOnly:
     routes: Routes
     _looking_up: set[str] = attrs.field(factory=set, init=False)
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
         domain = domain.lower()
         answer = self.routes.cached(domain)
         if answer is None:
             self._look_up(domain)
-        return Reservation(answer.destination if isinstance(answer, Route) else domain)
+        return Reservation(pooled(answer.destination, pool) if isinstance(answer, Route) else domain)
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """Other processes claim it."""

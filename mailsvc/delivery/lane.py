@@ -18,7 +18,7 @@ from mailsvc.delivery.admission.budget import Budget
 from mailsvc.delivery.admission.decision import Decision, LaneFacts
 from mailsvc.delivery.admission.health import Health
 from mailsvc.delivery.attempt import AttemptResult
-from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
+from mailsvc.delivery.connection.connect import NoSource, OpenConnection, Unreachable
 from mailsvc.delivery.connection.route import Route
 from mailsvc.delivery.connection.tls_policy import ANY, ConnectionPreference
 from mailsvc.delivery.lane_context import ConnectionWorker, LaneContext
@@ -90,6 +90,7 @@ class Lane:
             "allowed": self.health.allowed,
             "in_memory": self.waiting + self.busy,
             "slowed_until": self.budget.slow_until,
+            "slowed_to_per_minute": self.budget.slow_rate,
         }
 
     def reserve(self) -> None:
@@ -179,13 +180,13 @@ class Lane:
             slots.left(health.proven), slots.wanted,
         )  # fmt: skip
 
-    def _may_keep(self, usable: bool, sent: int) -> bool:
+    def _may_keep(self, connection: OpenConnection, usable: bool) -> bool:
         """Asked after every mail, with no more facts than are needed."""
         facts = LaneFacts(
             transactional=self._turns.transactional, workers=self._workers, allowed=self.health.allowed, provider_open=self.budget.open,
             provider_limit=self.budget.connections, slot_wanted=self._context.slots.wanted,
         )  # fmt: skip
-        return self._admission.keep(facts, usable, sent, self.budget.per_connection).admitted
+        return self._admission.keep(facts, usable, connection.sent, self.budget.per_connection, connection.chosen.most).admitted
 
     def _open_now(self) -> None:
         self._open_timer = None
@@ -304,7 +305,7 @@ class Lane:
         self._follow_up(transaction, result)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._on_room(self)
-        return self._may_keep(result.reusable and connection.client.usable, connection.sent)
+        return self._may_keep(connection, result.reusable and connection.client.usable)
 
     def _follow_up(self, transaction: Transaction, result: AttemptResult) -> None:
         """What an attempt says about the destination, and what is left to send."""
@@ -334,7 +335,9 @@ class Lane:
         """Whether a mail should use another connection, to the host or from the source that had it last."""
         if preference.host not in (None, connection.host) and any(host.name == preference.host for host in self.route.hosts):
             return True
-        return preference.source is not None and connection.source is not None and connection.source != preference.source
+        if preference.source is None or connection.source in (None, preference.source):
+            return False
+        return self._context.connector.may_use(self.route, preference.source)
 
     async def _switch(self, worker: ConnectionWorker, preference: ConnectionPreference, transaction: Transaction) -> OpenConnection | None:
         """Another connection for one mail. None: there is none, and the mail has been settled or put back."""
@@ -351,7 +354,7 @@ class Lane:
         try:
             await self._dial(worker, preference)
         except Unreachable as why:
-            if policy.verified and not self.closing:
+            if policy.verified and not self.closing and not isinstance(why, NoSource):
                 await attempts.tls_unavailable(transaction, policy, why)
             else:
                 self._put_first(transaction)
@@ -408,6 +411,7 @@ class Lane:
         if connection is not None:
             self.connections.discard(connection)
             connection.client.quit()
+            self._context.connector.closed(self.route, connection)
 
     # How the destination does
 

@@ -1,35 +1,41 @@
 """The lease book: every recipient that this process has leased and holds in memory, and how leases go back to the queue.
 
-What becomes of a recipient that was attempted: attempt. Leases that nobody remembers: chores.
+What happens to a recipient that was attempted: attempt. Leases that nobody remembers: chores. Those of a process that died:
+store/queue/processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
-from mailsvc.delivery.pace import Wakeup
 from mailsvc.delivery.tasks import Tasks
 from mailsvc.delivery.transaction import Key, Transaction
-from mailsvc.mail.envelope import StoredEnvelope
+from mailsvc.store.broadcasts.personal import PersonalEmail
 from mailsvc.store.mail.accept import NewEmail
-from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.claims import Claimed, Queue
 
 _WITH_CLAIM = 1 << 20  # bytes of messages that one claim may bring
 
 
 class LeaseBook:
-    """`memory` is charged for the messages of leased mail, `recent` keeps messages of mail that is in the queue."""
+    """`memory` is charged for the messages of leased mail, `recent` keeps messages of mail that is in the queue.
 
-    def __init__(self, clock: Any, queue: Queue, tasks: Tasks, polling: Wakeup, memory: MemoryBudget, recent: RecentMessages) -> None:
-        self._clock, self._queue, self._tasks, self._polling = clock, queue, tasks, polling
+    `wake` causes a look at the queue.
+    """
+
+    def __init__(
+        self, clock: Any, queue: Queue, tasks: Tasks, wake: Callable[[], None], memory: MemoryBudget, recent: RecentMessages
+    ) -> None:
+        self._clock, self._queue, self._tasks, self._wake = clock, queue, tasks, wake
         self.memory, self._recent = memory, recent
         self._accepted_here = False  # what was claimed last had been accepted by this process: claims need not bring messages
         self.held: set[Key] = set()  # every leased row that is in memory
+        self._personal: dict[UUID, PersonalEmail] = {}  # of claimed recipients that are not added yet
 
     def add(self, transaction: Transaction) -> None:
         self.held.update(transaction.keys)
@@ -37,6 +43,7 @@ class LeaseBook:
     def add_claimed(self, transaction: Transaction) -> None:
         """The message is in memory if this process accepted it a moment ago, or if the claim brought it."""
         self.add(transaction)
+        transaction.personal = self._personal.pop(transaction.email_id, None)
         kept = self._recent.pop(transaction.email_id)
         self._accepted_here = self._accepted_here and kept is not None
         if kept is not None and self.memory.has_room(len(kept[0])):
@@ -61,8 +68,10 @@ class LeaseBook:
         """How many bytes of messages the next claim may bring."""
         return 0 if self._accepted_here else min(_WITH_CLAIM, self.memory.left)
 
-    def keep_claimed(self, messages: Mapping[UUID, tuple[bytes, StoredEnvelope]]) -> None:
+    def keep_claimed(self, claimed: Claimed) -> None:
         """Remember the messages that a claim brought until its recipients are added."""
+        messages = claimed.messages
+        self._personal.update(claimed.personal)
         self._accepted_here = self._accepted_here or any(email_id in self._recent for email_id in messages)
         for email_id, (body, envelope) in messages.items():
             self._recent.keep(email_id, body, envelope)
@@ -85,7 +94,7 @@ class LeaseBook:
                 self._recent.keep(transaction.email_id, transaction.body, transaction.envelope)
                 self.remove(transaction)
         if transactions and destination is not None:
-            self._polling.wake()
+            self._wake()
 
     def return_unsent(self, transaction: Transaction, pause: float = 0.0) -> None:
         """Give back one mail in the background; it is not claimed again for `pause` seconds."""

@@ -6,7 +6,7 @@ The first attempt makes the signature. All later attempts use it, so that they s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 from uuid import UUID
@@ -14,12 +14,13 @@ from uuid import UUID
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
+from mailsvc.broadcasts.consent import OnHold
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.transaction import Transaction
-from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.accept import Pieces
-from mailsvc.store.mail.messages import BeforeRest, StoredMessage, StoredPieces
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.mail.messages import InPieces, StoredPieces
 from mailsvc.store.postgres.errors import Transient
 
 _SIGNATURES = 1000  # kept, for the other destinations of the same email
@@ -32,19 +33,25 @@ class Gone(Exception):
     """There is nothing to send: the message or its sending domain no longer exists. The text is a sentence for people."""
 
 
+class Waits(Exception):
+    """It cannot be sent now, but later: its broadcast is paused. The text is a sentence for people."""
+
+
+class Consent(Protocol):
+    """Who still wants an email of a broadcast or about a topic: store/broadcasts/consent."""
+
+    async def unwanted(
+        self, account_id: UUID, broadcast_id: UUID | None, topic_id: UUID | None, addresses: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused."""
+
+
 @attrs.frozen
 class Origin:
     """What the sending domain sets for an attempt. `return_path` is the envelope sender."""
 
     return_path: str
     tls_required: bool = False
-
-
-class Messages(Protocol):
-    """Where messages are stored: store/mail/messages."""
-
-    async def load(self, account_id: UUID, email_id: UUID, before_rest: BeforeRest) -> StoredMessage | StoredPieces | None:
-        """`before_rest` is given the size, and awaited before most of the message is read."""
 
 
 class Sending(Protocol):
@@ -74,6 +81,8 @@ class LoadedMessage:
     charged: int
     eight_bit: bool
     envelope: StoredEnvelope = EMPTY
+    unwanted: Mapping[str, str] = attrs.field(factory=dict)  # why it must not be sent to an address
+    broadcast: bool = False  # it is of a broadcast
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -86,8 +95,8 @@ class LoadedMessage:
 class MessageLoader:
     """Loads and signs. `unload` a message when its attempt has ended."""
 
-    def __init__(self, clock: Any, messages: Messages, sending: Sending, memory: MemoryBudget) -> None:
-        self._clock, self._messages, self._sending, self._memory = clock, messages, sending, memory
+    def __init__(self, clock: Any, messages: InPieces, sending: Sending, memory: MemoryBudget, consent: Consent | None = None) -> None:
+        self._clock, self._messages, self._sending, self._memory, self._consent = clock, messages, sending, memory, consent
         self._loads = DeferredSemaphore(_LOADS)
         self._loaded = 0  # bytes of the budget that are charged for loaded messages
         self._copies: OrderedDict[UUID, tuple[bytes, bytes]] = OrderedDict()  # 7-bit copies with their signatures
@@ -103,18 +112,33 @@ class MessageLoader:
     async def load(self, transaction: Transaction) -> LoadedMessage:
         """The message, from memory or the store; waits while the database is unavailable. Raises Gone."""
         body, size, signature, envelope = transaction.body, 0, None, transaction.envelope
+        stored = None
         if body is None:
             stored = await self._stored(transaction)
             body, size, signature, envelope = stored.body, len(stored.body), stored.signature, stored.envelope
         try:
+            unwanted = await self._unwanted(transaction, stored) if stored is not None else {}
             new_signature = signature is None
             if signature is None:
                 signature = await self._sign(transaction, body)
             eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
-            return LoadedMessage(body, signature, new_signature, size, eight_bit, envelope)
+            broadcast = stored is not None and stored.broadcast_id is not None
+            return LoadedMessage(body, signature, new_signature, size, eight_bit, envelope, unwanted, broadcast)
         except BaseException:
             self._release(size)
             raise
+
+    async def _unwanted(self, transaction: Transaction, stored: StoredPieces) -> Mapping[str, str]:
+        """Asked right before sending, because people unsubscribe while their mail waits."""
+        if self._consent is None or (stored.broadcast_id is None and stored.topic_id is None):
+            return {}
+        addresses = [leased.address for leased in transaction.recipients]
+        account_id, consent = transaction.account_id, self._consent
+        read = lambda: consent.unwanted(account_id, stored.broadcast_id, stored.topic_id, addresses)  # noqa: E731
+        try:
+            return await pace.keep_trying(self._clock, "reading consent", read, _lasting)
+        except OnHold as hold:
+            raise Waits(str(hold)) from None
 
     async def seven_bit(self, transaction: Transaction, loaded: LoadedMessage) -> LoadedMessage:
         """A copy for a server without 8BITMIME, with a signature of its own. It is not stored, only kept in memory for a while."""
@@ -139,7 +163,7 @@ class MessageLoader:
             self._release(loaded.charged)
             loaded.charged = 0
 
-    async def _stored(self, transaction: Transaction) -> StoredMessage | StoredPieces:
+    async def _stored(self, transaction: Transaction) -> StoredPieces:
         """Charged before it is read, so that large messages that are loaded together do not exceed the budget."""
         charged = 0
 
@@ -152,8 +176,12 @@ class MessageLoader:
 
         load = lambda: self._messages.load(transaction.account_id, transaction.email_id, charge)  # noqa: E731
         try:
-            async with self._loads:
-                stored = await pace.keep_trying(self._clock, "loading a message", load, _lasting)
+            if (personal := transaction.personal) is not None:
+                compose = lambda: self._messages.compose(personal)  # noqa: E731
+                stored = await pace.keep_trying(self._clock, "composing a message", compose, _lasting)
+            else:
+                async with self._loads:
+                    stored = await pace.keep_trying(self._clock, "loading a message", load, _lasting)
             if stored is None:
                 raise Gone("The message is no longer stored.")
         except BaseException:
@@ -178,12 +206,12 @@ class MessageLoader:
     async def _sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
         """Once for an email, however many destinations it has: later callers wait for the first."""
         email_id = transaction.email_id
-        made = self._signatures.get(email_id)
-        if isinstance(made, bytes):
-            return made
-        if made is not None:
+        signature = self._signatures.get(email_id)
+        if isinstance(signature, bytes):
+            return signature
+        if signature is not None:
             waiting: Deferred[bytes] = Deferred()
-            made.append(waiting)
+            signature.append(waiting)
             return await waiting
         others: list[Deferred[bytes]] = []
         self._signatures[email_id] = others

@@ -1,4 +1,4 @@
-"""Waiting: sleeping by a clock, being woken early, and repeating what the database could not do just now."""
+"""Waiting: sleeping by a clock, and repeating what the database could not do just now."""
 
 from __future__ import annotations
 
@@ -26,30 +26,6 @@ def sleep(clock: Any, seconds: float) -> Deferred[None]:
     waiting: Deferred[None] = Deferred(lambda _: call.cancel())
     call = clock.callLater(seconds, waiting.callback, None)
     return waiting
-
-
-class Wakeup:
-    """A sleep that others can end early. A call of `wake` while nobody sleeps ends the next sleep at once."""
-
-    def __init__(self, clock: Any) -> None:
-        self._clock = clock
-        self._woken = False
-        self._sleeping: Deferred[None] | None = None
-
-    def wake(self) -> None:
-        self._woken = True
-        if self._sleeping is not None:
-            sleeping, self._sleeping = self._sleeping, None
-            sleeping.callback(None)
-
-    async def sleep(self, seconds: float) -> None:
-        if not self._woken:
-            sleeping = self._sleeping = Deferred[None]()
-            timer = self._clock.callLater(seconds, self.wake)
-            await sleeping
-            if timer.active():
-                timer.cancel()
-        self._woken = False
 
 
 def _never(error: Exception) -> bool:

@@ -6,7 +6,7 @@ mail, its recipients bounce here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -19,16 +19,21 @@ from mailsvc.delivery.reading import refused
 from mailsvc.delivery.transaction import Transaction, domain_of, from_rows
 from mailsvc.store.queue.claims import Leased
 
+PoolOf = Callable[[Transaction], str]
+
 
 class Placing:
-    """`most`: recipients of one transaction."""
+    """`most`: recipients of one transaction. `pool_of`: the pool of a transaction's mail."""
 
-    def __init__(self, routes: Routes, holds: Holds, attempts: Attempts, lanes: Lanes, leases: LeaseBook, most: int) -> None:
+    def __init__(
+        self, routes: Routes, holds: Holds, attempts: Attempts, lanes: Lanes, leases: LeaseBook, most: int, pool_of: PoolOf
+    ) -> None:
         self._routes, self._holds, self._attempts, self._lanes, self._leases, self._most = routes, holds, attempts, lanes, leases, most
+        self._pool_of = pool_of
 
     def known(self, destination: str) -> Answer | None:
         """What is known of a destination that is still a bare domain. None also for the name of a set of hosts."""
-        return None if " " in destination or "/" in destination else self._routes.cached(destination)
+        return None if any(sign in destination for sign in " /@") else self._routes.cached(destination)
 
     async def place(self, destination: str, rows: Sequence[Leased], lease: int) -> None:
         """All rows of a claim, each domain as soon as its route is known."""
@@ -57,7 +62,11 @@ class Placing:
         try:
             answer = self._routes.cached(domain) or await self._routes.resolve(domain)
             if isinstance(answer, Route):
-                await self._routed(destination, domain, answer, transactions)
+                pools: dict[str, list[Transaction]] = {}
+                for transaction in transactions:
+                    pools.setdefault(self._pool_of(transaction), []).append(transaction)
+                for pool, found in pools.items():
+                    await self._routed(destination, domain, answer.of_pool(pool), found)
             elif isinstance(answer, NoMail):
                 for transaction in transactions:
                     await self._attempts.settle(transaction, [refused(answer.reply) for _ in transaction.recipients])
@@ -73,7 +82,8 @@ class Placing:
         if destination == domain != route.destination:
             await self._leases.give_back(transactions, route.destination)
             return
-        # If `destination` names another set of hosts, the domain's MX records have changed: mail without room moves to the new one.
+        # If `destination` names another set of hosts, the domain's MX records have changed; if another pool, its assignment has. Mail
+        # without room moves to the new one.
         left = [transaction for transaction in transactions if not self._lanes.accept(route, transaction)]
         if left:
             await self._leases.give_back(left, None if destination == route.destination else route.destination)

@@ -1,4 +1,4 @@
-"""What follows from how a destination behaves: holds, slower sending, and what becomes of the mail that waited for it."""
+"""Reacts to how a destination behaves: holds it, sends more slowly, and returns or moves the mail that waits for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.attempt import Attempts
-from mailsvc.delivery.connection.connect import Unreachable
+from mailsvc.delivery.connection.connect import NoSource, Unreachable
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.shaping import Shaping, provider_of
 from mailsvc.delivery.tasks import Tasks
@@ -32,17 +32,22 @@ class Reactions:
         rule, _ = found
         name = provider_of(destination)
         if rule.then == "slow":
-            rate = rule.messages_per_minute
-            reason = f"{name} gets {rate:g} emails a minute because {rule.because} (rule {rule.name})."
-            self._holds.slow(name, rate, reason, rule.seconds)
+            self._holds.slow(name, rule.messages_per_minute, f"{rule.because} (rule {rule.name})", rule.seconds)
         else:
             self._holds.pause(name, f"{name} is paused because {rule.because} (rule {rule.name}).", rule.seconds)
 
     def unreachable(self, destination: str, why: Unreachable, waiting: list[Transaction]) -> None:
         """Hold the destination. The first waiting email gets the reason as its outcome, the others go back to the queue unchanged.
 
-        If no attempt can ever succeed, all of them get the reason.
+        If no attempt can ever succeed, all of them get the reason. If no source address may send, none was attempted.
         """
+        if isinstance(why, NoSource):
+            if why.until is None:
+                self._holds.leave_to_others(provider_of(destination))
+            else:
+                self._holds.wait_for_source(provider_of(destination), why.reason, why.until)
+            self._tasks.spawn(self._leases.give_back(waiting))
+            return
         if not why.permanent:
             self._holds.fail(destination, why.reason)
         settled = waiting if why.permanent else waiting[:1]

@@ -93,8 +93,8 @@ def refused(reply: Reply | str, host: str = "", stage: Stage = "ours") -> Bounce
     if isinstance(reply, str):
         reply = parse_reply(reply) or Reply(550, reply)
     verdict = classify(reply, stage, host)
-    said = _reason(host, reply, stage)
-    reason = said if verdict.meaning is None else verdict.meaning.sentence(said)
+    description = _reason(host, reply, stage)
+    reason = description if verdict.meaning is None else verdict.meaning.sentence(description)
     return Bounced(str(reply), verdict.type, verdict.sub_type, verdict.suppress, reason, verdict.meaning)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import attrs
@@ -18,6 +18,7 @@ from mailsvc.mail import return_path
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.authentication import dkim
 from mailsvc.mail.authentication.dkim import SigningKey
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.domains.domains import Domain, Domains, StoredKey
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.mail.values import Pieces
@@ -27,12 +28,6 @@ T = TypeVar("T")
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
 _SMALL = 128 * 1024  # bytes; such a message is signed in about a millisecond
 _NUMBERS = 10_000  # accounts whose number is remembered. It never changes.
-
-
-class InThread(Protocol):
-    """Runs a function off the reactor's thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 _GONE = "The sending domain no longer exists."

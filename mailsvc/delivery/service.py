@@ -24,6 +24,7 @@ from mailsvc.delivery.claiming import Backlog, Claiming
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.mta_sts import Policies
+from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.delivery.handoff import LocalHandoff
@@ -31,14 +32,15 @@ from mailsvc.delivery.lane_context import LaneContext
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
-from mailsvc.delivery.message_loader import MessageLoader, Messages, Sending
-from mailsvc.delivery.pace import Wakeup
+from mailsvc.delivery.message_loader import Consent, MessageLoader, Sending
 from mailsvc.delivery.placing import Placing
-from mailsvc.delivery.polling import QueuePolling
+from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.reactions import Reactions
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.shaping import NO_RULES, Shaping
 from mailsvc.delivery.tasks import Tasks, finished
+from mailsvc.runtime.polling import PollingLoop
+from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import Settling
@@ -63,7 +65,7 @@ class Delivery(Service):
         queue: Queue,
         routes: Routes,
         connector: Connector,
-        messages: Messages,
+        messages: InPieces,
         settling: Settling,
         sending: Sending,
         new_id: Callable[[], UUID],
@@ -71,33 +73,37 @@ class Delivery(Service):
         shaping: Shaping = NO_RULES,
         policies: Policies | None = None,
         tls_counts: TlsCounts | None = None,
+        pools: Pools | None = None,
+        consent: Consent | None = None,
     ) -> None:
         self._clock, self._limits = clock, limits
         peers = partial(process.peers, "delivery")
-        admission, tasks, wakeup, backlog = Admission.of(limits), Tasks(), Wakeup(clock), Backlog()
+        admission, tasks, backlog = Admission.of(limits), Tasks(), Backlog()
+        self._queue = ProcessQueue(clock, region, process, queue)
+        self._loop = PollingLoop(clock, "reading the queue", self._poll, limits.poll_seconds, rest=lambda _: self._claiming.rest())
         cached = limits.memory // 4
         memory = MemoryBudget(limits.memory - cached)
-        leases = LeaseBook(clock, queue, tasks, wakeup, memory, RecentMessages(cached))
-        loader = MessageLoader(clock, messages, sending, memory)
+        leases = LeaseBook(clock, queue, tasks, self.wake, memory, RecentMessages(cached))
+        loader = MessageLoader(clock, messages, sending, memory, consent)
         chunking = Chunking(clock, limits.chunking, shaping)
         attempts = Attempts(clock, limits, process, loader, settling, new_id, random, leases, chunking, policies, tls_counts)
         holds = Holds(clock, queue, region, limits, random, tasks)
         slots = Slots(limits.connections, clock, limits.patience_seconds)
         reactions = Reactions(shaping, holds, attempts, leases, tasks)
         context = LaneContext(clock, limits, admission, connector, attempts, slots, leases, reactions)
-        lanes = Lanes(context, Healths(clock, limits, peers), Budgets(clock, shaping, peers, holds.slowdown), holds, tasks)
-        placing = Placing(routes, holds, attempts, lanes, leases, limits.recipients_per_message)
-        claiming = Claiming(clock, admission, region, process, queue, holds, placing, lanes, leases, backlog, tasks, wakeup)
-        chores = Chores(clock, limits, region, process, queue, holds, lanes, leases, wakeup)
-        self._polling = QueuePolling(clock, limits, region, process, queue, holds, lanes, claiming, chores, wakeup)
-        self.handoff = LocalHandoff(limits, admission, region, process, routes, holds, backlog, lanes, leases)
-        self._tasks, self._wakeup, self._leases, self._chores = tasks, wakeup, leases, chores
+        lanes = Lanes(context, Healths(clock, limits, peers), Budgets(clock, shaping, peers, holds.throttle), holds, tasks)
+        pool_of = (lambda mail: pools.of(mail.account_id, mail.domain_id, mail.bulk)) if pools is not None else (lambda mail: "")
+        placing = Placing(routes, holds, attempts, lanes, leases, limits.recipients_per_message, pool_of)
+        self._claiming = Claiming(self._queue, admission, holds, placing, lanes, leases, backlog, tasks, self.wake)
+        self._chores = Chores(limits, self._queue, holds, lanes, leases, self.wake)
+        self.handoff = LocalHandoff(limits, admission, self._queue, routes, holds, backlog, lanes, leases)
+        self._tasks, self._leases = tasks, leases
         self.memory, self.attempts, self.holds, self.slots, self.lanes = memory, attempts, holds, slots, lanes
 
     def startService(self) -> None:
         super().startService()
         self.lanes.accepting = True
-        self._tasks.spawn(self._polling.run())
+        self._loop.start()
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
@@ -105,7 +111,7 @@ class Delivery(Service):
 
     async def _drain(self) -> None:
         self.lanes.accepting = False
-        self._wakeup.wake()
+        self._tasks.spawn(self._loop.stop())
         self._tasks.spawn(self._leases.give_back(self.lanes.close()))
         if not await self.lanes.ended(self._limits.drain_seconds):
             self.log.warn("cutting {count} attempts that wait for a reply", count=self.lanes.busy)
@@ -117,7 +123,12 @@ class Delivery(Service):
 
     def wake(self) -> None:
         """Look at the queue now: something was put there."""
-        self._wakeup.wake()
+        self._loop.wake()
+
+    async def _poll(self) -> None:
+        if self._queue.usable:
+            await self._chores.run()
+            await self._claiming.look()
 
     def replaced(self, old: int, new: int) -> None:
         """Other processes took this one for dead and took over its leases: send nothing of that any more."""

@@ -9,8 +9,9 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.broadcasts.personal import PersonalEmail
 from mailsvc.store.mail.accept import NewEmail, Pieces
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.queue.claims import Leased
 
 Key = tuple[UUID, int]  # a row of the queue: email and recipient number
@@ -18,7 +19,10 @@ Key = tuple[UUID, int]  # a row of the queue: email and recipient number
 
 @attrs.define(eq=False)
 class Transaction:
-    """One SMTP transaction of an email. `body` is the message if it is in memory, None if it has to be loaded."""
+    """One SMTP transaction of an email. `body` is the message if it is in memory, None if it has to be loaded.
+
+    `personal`: what the message is composed from, if it is of a broadcast and was read with the claim.
+    """
 
     account_id: UUID
     email_id: UUID
@@ -29,6 +33,7 @@ class Transaction:
     body: bytes | Pieces | None = attrs.field(default=None, repr=False)
     envelope: StoredEnvelope = EMPTY  # comes with `body`
     charged: int = 0  # bytes of `body` that count against the memory budget
+    personal: PersonalEmail | None = attrs.field(default=None, repr=False)
     repeated: bool = False  # a reused connection turned out to be closed before it took this mail
 
     @property

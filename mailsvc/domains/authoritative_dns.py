@@ -79,7 +79,7 @@ class Authorities:
         zone, servers, problem = await self._servers(name)
         if not servers:
             return ZoneAnswer(problem=problem), None
-        queries = [Deferred.fromCoroutine(self._ask(server, name, kind, account)) for _, server in servers]
+        queries = [Deferred.fromCoroutine(self._query(server, name, kind, account)) for _, server in servers]
         answers = await gatherResults(queries, consumeErrors=True)
         answered = [(host, answer) for (host, _), answer in zip(servers, answers, strict=True) if not isinstance(answer, Temporary)]
         if not answered:
@@ -119,7 +119,7 @@ class Authorities:
                 why = f"the nameservers of {zone} cannot be queried: {refusal}"
         return servers, why
 
-    async def _ask(self, server: Nameserver, name: str, kind: str, account: Hashable) -> Result:
+    async def _query(self, server: Nameserver, name: str, kind: str, account: Hashable) -> Result:
         """One server's answer; two tries."""
         reason = ""
         for _ in range(2):

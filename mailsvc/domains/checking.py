@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred, TimeoutError, gatherResults
 
-from mailsvc.domains import dmarc_check, judge, names, spf_check
+from mailsvc.domains import caa_check, dmarc_check, judge, names, spf_check, tls_reports_check
 from mailsvc.domains.authoritative_dns import Authorities, ZoneAnswer
 from mailsvc.domains.judge import Defect
 from mailsvc.domains.records import Publishing, Record
 from mailsvc.mail.authentication import dkim_key
-from mailsvc.net.dns import Mx, Records, Resolver, Temporary
-from mailsvc.store.domains.values import DkimKey, Domain, RecordState
+from mailsvc.net.dns import Caa, Mx, Records, Resolver, Temporary
+from mailsvc.store.domains.values import CAA, DkimKey, Domain, RecordState
 
 RECORD_SECONDS = 45.0  # limit for all queries about one record (7208 §4.6.4: at least 20)
 _SLOW = f"the queries took longer than {RECORD_SECONDS:g} seconds"
@@ -43,15 +43,17 @@ class Checker:
 
     async def check(self, domain: Domain, keys: Sequence[DkimKey]) -> Findings:
         """Check all records of a domain concurrently."""
-        records = self.publishing.records(domain, keys)
+        records = [record for record in self.publishing.records(domain, keys) if record.purpose != CAA]
         checks = [Deferred.fromCoroutine(self._check_record(record, domain)) for record in records]
-        found: list[Any] = await gatherResults([*checks, Deferred.fromCoroutine(self.check_dmarc(domain.name))], consumeErrors=True)
-        states = {record.name: state for record, state in zip(records, found[:-1], strict=True)}
+        others = (Deferred.fromCoroutine(self.check_advice(domain)), Deferred.fromCoroutine(self._check_authority(domain)))
+        results: list[Any] = await gatherResults([*checks, *others], consumeErrors=True)
+        *found, advice, authority = results
+        states = {record.name: state for record, state in zip(records, found, strict=True)}
         new = {f"{key.selector}._domainkey.{domain.name}": key for key in keys if key.state == "published"}
         visible = [(name, key) for name, key in new.items() if states[name].status == "verified"]
         resolved = await gatherResults([Deferred.fromCoroutine(self._resolves(name, key)) for name, key in visible], consumeErrors=True)
         confirmed = [key.selector for (_, key), known in zip(visible, resolved, strict=True) if known]
-        return Findings(tuple(found[:-1]), found[-1], frozenset(confirmed))
+        return Findings((*found, *authority), advice, frozenset(confirmed))
 
     async def check_dkim(self, domain: Domain, keys: Sequence[DkimKey]) -> tuple[RecordState, ...]:
         """Check only the DKIM records. They prove who controls the DNS, because no two accounts have the same ones."""
@@ -72,13 +74,41 @@ class Checker:
         found = await self.resolver.txt(domain.name)
         return isinstance(found, Records) and value in found.values
 
-    async def check_dmarc(self, name: str) -> tuple[RecordState, ...]:
-        walk = Deferred.fromCoroutine(dmarc_check.walk(self.resolver, name))
+    async def check_advice(self, domain: Domain) -> tuple[RecordState, ...]:
+        """Check the records that are recommended."""
+        dmarc, *others = self.publishing.advised(domain)
+        walk = Deferred.fromCoroutine(dmarc_check.walk(self.resolver, domain.name))
         try:
             found = await walk.addTimeout(RECORD_SECONDS, self.clock)
         except TimeoutError:
-            found = dmarc_check.Found(None, None, name, unanswered=_SLOW)
-        return (dmarc_check.advice(name, found),)
+            found = dmarc_check.Found(None, None, domain.name, unanswered=_SLOW)
+        reports = [tls_reports_check.advice(record, await self.resolver.txt(record.name)) for record in others]
+        return (dmarc_check.advice(domain.name, found, dmarc), *reports)
+
+    async def _check_authority(self, domain: Domain) -> tuple[RecordState, ...]:
+        """Whether the tracking subdomain can get a certificate. If DNS does not answer, what was known before."""
+        if self.publishing.authority is None or not domain.tracking_hosts:
+            return ()
+        host = domain.tracking_hosts[-1]
+        looking = Deferred.fromCoroutine(self._issuers(host))
+        try:
+            found = await looking.addTimeout(RECORD_SECONDS, self.clock)
+        except TimeoutError:
+            found = None
+        if found is None:
+            return tuple(state for state in domain.records if state.purpose == CAA)
+        state = caa_check.state(host, *found, self.publishing.authority)
+        return () if state is None else (state,)
+
+    async def _issuers(self, host: str) -> tuple[str, Sequence[Caa]] | None:
+        """The nearest name that has CAA records, and these; None if DNS does not answer."""
+        for place in caa_check.places(host):
+            found = await self.resolver.caa(place)
+            if isinstance(found, Temporary):
+                return None
+            if isinstance(found, Records) and found.values:
+                return place, found.values
+        return host, ()
 
     async def _check_record(self, record: Record, domain: Domain) -> RecordState:
         """Check one record within the time limit: slow nameservers must not delay a check indefinitely."""
@@ -95,8 +125,8 @@ class Checker:
         answer = await self.authorities.query(record.name, record.type, domain.account_id)
         if answer.problem is None:
             return answer
-        ask = {"MX": self.resolver.mx, "TXT": self.resolver.txt, "CNAME": self.resolver.cname}[record.type]
-        found: Any = await ask(record.name)
+        lookup = {"MX": self.resolver.mx, "TXT": self.resolver.txt, "CNAME": self.resolver.cname}[record.type]
+        found: Any = await lookup(record.name)
         if isinstance(found, Temporary):
             return ZoneAnswer(problem=f"{answer.problem}; {found.reason}")
         return ZoneAnswer(found.values if isinstance(found, Records) else (), "the resolver")
@@ -148,9 +178,9 @@ class Checker:
 
     async def _find_doubled(self, record: Record, domain: Domain) -> Defect | None:
         """Did the editor add the domain to a name that had it already?"""
-        ask: Any = {"MX": self.resolver.mx, "TXT": self.resolver.txt, "CNAME": self.resolver.cname}[record.type]
+        lookup: Any = {"MX": self.resolver.mx, "TXT": self.resolver.txt, "CNAME": self.resolver.cname}[record.type]
         for zone in dict.fromkeys((names.registrable(domain.name) or domain.name, domain.name)):
-            found = await ask(f"{record.name}.{zone}")
+            found = await lookup(f"{record.name}.{zone}")
             if isinstance(found, Records) and found.values:
                 return judge.doubled(record, f"{record.name}.{zone}", names.relative(record.name, domain.name))
         return None

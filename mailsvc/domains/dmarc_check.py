@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import attrs
 
-from mailsvc.domains import records
-from mailsvc.mail.authentication import dmarc
+from mailsvc.domains.records import Record
+from mailsvc.mail.authentication import dmarc, tags
 from mailsvc.net.dns import Records, Resolver, Temporary
 from mailsvc.store.domains.values import RecordState
 
 
 @attrs.frozen
 class Found:
-    """The policy that applies, its name, and the organizational domain. `texts`: the policies at the domain itself."""
+    """The policy that applies, its name, and the organizational domain.
+
+    `texts`: the policies at the domain itself; if there is none, the text of the one that applies.
+    """
 
     record: dmarc.Record | None
     at: str | None
@@ -23,16 +26,14 @@ class Found:
 
 async def walk(resolver: Resolver, domain: str) -> Found:
     """The domain's own policy; otherwise that of its organizational domain, or of the public suffix."""
-    own: tuple[str, ...] = ()
+    policies: dict[str, tuple[str, ...]] = {}
     seen: list[tuple[str, dmarc.Record]] = []
-    for step, at in enumerate(dmarc.walk(domain)):
+    for at in dmarc.walk(domain):
         answer = await resolver.txt(f"_dmarc.{at}")
         if isinstance(answer, Temporary):
-            return Found(None, None, domain, own, answer.reason)
-        texts = answer.values if isinstance(answer, Records) else ()
-        if not step:
-            own = tuple(text for text in texts if dmarc.is_dmarc(text))
-        record = dmarc.only(texts)
+            return Found(None, None, domain, policies.get(domain, ()), answer.reason)
+        policies[at] = tuple(filter(dmarc.is_dmarc, answer.values)) if isinstance(answer, Records) else ()
+        record = dmarc.only(policies[at])
         if record is None:
             continue
         seen.append((at, record))
@@ -42,7 +43,7 @@ async def walk(resolver: Resolver, domain: str) -> Found:
     by_name = dict(seen)
     # §4.10.1: the domain's own record, its organizational domain's, or a public suffix's
     place = next((name for name in (domain, organization, *(name for name, record in seen if record.psd == "y")) if name in by_name), None)
-    return Found(by_name.get(place) if place else None, place, organization, own)
+    return Found(by_name.get(place) if place else None, place, organization, policies[domain] or policies.get(place or "", ()))
 
 
 def _organization(domain: str, seen: list[tuple[str, dmarc.Record]]) -> str:
@@ -56,9 +57,8 @@ def _organization(domain: str, seen: list[tuple[str, dmarc.Record]]) -> str:
     return seen[-1][0] if seen else domain
 
 
-def advice(domain: str, found: Found) -> RecordState:
-    """What was found, whether it is effective, and what would be better."""
-    expected = records.dmarc(domain)
+def advice(domain: str, found: Found, expected: Record) -> RecordState:
+    """What was found, whether it is effective, and the next step. `expected`: what to publish if there is nothing."""
     state = RecordState("DMARC", "TXT", expected.name, expected.value, False, "pending", found.texts)
     if found.unanswered is not None:
         return attrs.evolve(state, problem="unanswered", message=f"DNS did not answer: {found.unanswered}.")
@@ -79,9 +79,27 @@ def advice(domain: str, found: Found) -> RecordState:
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in record.notes)
     if inherited and (record.strict_dkim or record.strict_spf):
         notes += " It requires strict alignment. Email passes by DKIM, because it is signed with the exact domain in From."
-    found_state = attrs.evolve(state, status="verified", where=f"_dmarc.{at}")
-    if policy == "none" or record.testing:
-        better = "p=quarantine with t=y, later p=reject" if record.reports else "adding rua= to receive reports, then p=quarantine with t=y"
-        weak = "t=y weakens it by one step" if record.testing else "p=none has no effect on delivery"
-        return attrs.evolve(found_state, problem="weak", message=f"{whose}; {weak}. Consider {better}.{notes}")
-    return attrs.evolve(found_state, message=f"{whose}: {policy}.{notes}")
+    missing = _missing_reports(record, expected)
+    if missing:
+        notes += f" To see here who sends as this domain, add {missing} to its rua."
+    better = expected.value.replace("p=none", f"p={policy}") if inherited else tags.with_destination(found.texts[0], missing)
+    found_state = attrs.evolve(state, status="verified", where=f"_dmarc.{at}", expected=better)
+    return attrs.evolve(found_state, message=f"{whose}: {policy}.{_next_step(record, policy, expected)}{notes}")
+
+
+def _next_step(record: dmarc.Record, policy: dmarc.Policy, expected: Record) -> str:
+    """A weak policy is no problem: it is the one that we recommend to begin with."""
+    if record.testing:
+        return " t=y weakens it by one step. Remove it once reports show that your email passes."
+    if policy == "none":
+        reports = "" if record.reports or "rua=" in expected.value else "add rua= to receive reports, and "
+        return f" It has no effect on delivery, which is right to begin with. Next, {reports}use p=quarantine with t=y, later p=reject."
+    return ""
+
+
+def _missing_reports(record: dmarc.Record, expected: Record) -> str:
+    """The destination that we offer for reports; empty if the policy has it, or if we offer none."""
+    offered = dmarc.parse(expected.value)
+    wanted = offered.reports if offered is not None else ()
+    known = {uri.partition("!")[0].lower() for uri in record.reports}  # 7489 §6.4: a size can follow
+    return "" if not wanted or known & set(wanted) else wanted[0]

@@ -30,10 +30,13 @@ def checked(domain: Domain, records: Sequence[RecordState], advice: Sequence[Rec
     complete = all(record.status == "verified" for record in records if record.required)
     after = _after(domain, complete, now)
     status_if_missing = _STATUS_IF_MISSING.get(after.status, "pending")
-    states = tuple(
-        attrs.evolve(record, status=status_if_missing) if record.status != "verified" and record.required else record for record in records
-    )
-    return attrs.evolve(after, records=states, advice=tuple(advice), checked_at=now)
+    served = {host for host in domain.tracking_hosts if domain.serves_tracking_host(host)}
+    states = []
+    for record in records:
+        if record.status != "verified" and (record.required or record.name in served):
+            record = attrs.evolve(record, status=status_if_missing if record.required else "temporary_failure")
+        states.append(record)
+    return attrs.evolve(after, records=tuple(states), advice=tuple(advice), checked_at=now)
 
 
 def _after(domain: Domain, complete: bool, now: datetime) -> Domain:

@@ -5,10 +5,9 @@ Decisions: lifecycle, contest and rotation. DNS: checking. SQL: store/domains. W
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import attrs
@@ -21,6 +20,7 @@ from mailsvc.domains.keypair import KeyPair, new_pair
 from mailsvc.domains.records import Publishing, slots
 from mailsvc.domains.rotation import Rules
 from mailsvc.mail.authentication.dkim import Algorithm
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.domains.checks import DomainChecks, KeysChanging, Result
 from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Choices, DkimKey, Domain, Domains
@@ -32,8 +32,6 @@ ALGORITHMS: tuple[Algorithm, ...] = ("rsa", "ed25519")
 
 KEY_THREADS = 2
 WAITING_PER_ACCOUNT = 200  # domains of one account waiting for key generation
-
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class AlreadyAdded(Exception):
@@ -143,7 +141,7 @@ class DomainMaintenance:
         self.wake()
         return rotated
 
-    async def sign_with(self, domain: Domain, algorithms: Sequence[Algorithm]) -> Domain | None:
+    async def sign_with(self, domain: Domain, algorithms: Sequence[Algorithm], lines: Sequence[Line] = ()) -> Domain | None:
         """Choose which keys sign. Raises KeysNotPublished if the domain is verified but its keys are not in DNS."""
         if domain.status == "verified" and not domain.trusted:
             wanted = attrs.evolve(domain, signs_with=tuple(algorithms))
@@ -152,7 +150,7 @@ class DomainMaintenance:
             missing = [record.name for record in needed if record.status != "verified"]
             if missing:
                 raise KeysNotPublished(", ".join(missing))
-        chosen = await self.domains.sign_with(domain.id, algorithms)
+        chosen = await self.domains.sign_with(domain.id, algorithms, lines)
         self.wake()
         return chosen
 
@@ -199,8 +197,9 @@ class DomainMaintenance:
         return contest(findings, holder, found, claim)
 
     def _with_next_check(self, domain: Domain, keys: Sequence[DkimKey], now: datetime) -> Domain:
-        """While a new key is not in DNS yet, check a verified domain as often as one in its grace period."""
-        if domain.status == "verified" and domain.next_check_at is not None and any(key.state == "published" for key in keys):
+        """While a new key or tracking host is not in DNS yet, check a verified domain as often as one in its grace period."""
+        new = any(key.state == "published" for key in keys) or domain.verified_tracking_host != next(reversed(domain.tracking_hosts), None)
+        if domain.status == "verified" and domain.next_check_at is not None and new:
             return attrs.evolve(domain, next_check_at=min(domain.next_check_at, now + lifecycle.BACKOFF[-1]))
         return domain
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.mail import report_address
 from mailsvc.mail.authentication import dkim
-from mailsvc.store.domains.values import DkimKey, Domain
+from mailsvc.store.domains.values import CAA, TRACKING, DkimKey, Domain, RecordState
 
-Type = Literal["TXT", "MX", "CNAME"]
+Type = Literal["TXT", "MX", "CNAME", "CAA"]
 SLOTS = 2  # alternating selectors if DKIM names are delegated
 
 
@@ -22,7 +23,7 @@ class Record:
     `required`: the domain cannot send without it. `key`: the TXT record that must exist at the target of a CNAME.
     """
 
-    purpose: Literal["SPF", "DKIM", "DMARC"]
+    purpose: Literal["SPF", "DKIM", "DMARC", "TLS-RPT", "Tracking", "TrackingCAA"]
     type: Type
     name: str
     value: str
@@ -36,12 +37,17 @@ class Publishing:
     """The operator's settings for these records.
 
     `hosts`: the host of each region that receives bounces; `spf_include`: a name whose SPF record lists all sending addresses (default:
-    the addresses of the host); `dkim_zone`: the operator's zone for delegated DKIM keys.
+    the addresses of the host); `dkim_zone`: the operator's zone for delegated DKIM keys; `reports_secret`: signs the addresses for reports,
+    None if they are not offered; `tracking_host`: what tracking subdomains point to; `authority`: issues their certificates,
+    None if it is not known.
     """
 
     hosts: Mapping[str, str]
     spf_include: str | None = None
     dkim_zone: str | None = None
+    reports_secret: Callable[[], bytes | None] = attrs.field(default=lambda: None, repr=False)
+    tracking_host: str | None = None
+    authority: str | None = None
 
     def host(self, region: str) -> str:
         return self.hosts.get(region, "localhost")
@@ -50,6 +56,14 @@ class Publishing:
         ours = f"include:{self.spf_include}" if self.spf_include else f"a:{self.host(region)}"
         return f"v=spf1 {ours} ~all"  # 7208 §5.2, §5.3
 
+    def advised(self, domain: Domain) -> tuple[Record, ...]:
+        """Records that are recommended. Those of reports have the domain's address for them, at the host that also receives its bounces."""
+        secret = self.reports_secret()
+        if secret is None:
+            return (dmarc(domain.name),)
+        address = report_address.make(f"{domain.return_path}.{domain.name}", domain.id, secret)
+        return dmarc(domain.name, address), tls_reports(domain.name, address)
+
     def records(self, domain: Domain, keys: Sequence[DkimKey]) -> tuple[Record, ...]:
         """The records to publish. A key that no longer signs is left out; a new one is included but not required."""
         envelope = f"{domain.return_path}.{domain.name}"
@@ -57,6 +71,7 @@ class Publishing:
             Record("SPF", "MX", envelope, self.host(domain.region), priority=10),  # makes MAIL FROM able to receive bounces
             Record("SPF", "TXT", envelope, self.spf(domain.region)),
             *self._dkim(domain, keys),
+            *self._tracking(domain),
         )
 
     def target(self, domain_id: UUID, selector: str) -> str:
@@ -66,6 +81,14 @@ class Publishing:
     def zone(self, keys: Sequence[tuple[UUID, DkimKey]]) -> list[str]:
         """The lines of the operator's zone; a retired key is published as revoked (6376 §3.6.1)."""
         return [in_zone_file(Record("DKIM", "TXT", self.target(domain_id, key.selector), _key_text(key))) for domain_id, key in keys]
+
+    def _tracking(self, domain: Domain) -> list[Record]:
+        """Former subdomains are included, because links in mail that was sent lead there. A CAA record is if the last check asks for it."""
+        if self.tracking_host is None:
+            return []
+        hosts = [Record(TRACKING, "CNAME", host, self.tracking_host, required=False) for host in domain.tracking_hosts]
+        asked = [state for state in domain.records if state.purpose == CAA]
+        return [*hosts, *[Record(CAA, "CAA", state.name, state.expected, required=False) for state in asked]]
 
     def _dkim(self, domain: Domain, keys: Sequence[DkimKey]) -> list[Record]:
         if not (domain.delegated and self.dkim_zone):
@@ -93,9 +116,20 @@ def _needed(key: DkimKey, domain: Domain) -> bool:
     return key.state == "signing" and key.algorithm in domain.signs_with
 
 
-def dmarc(domain: str) -> Record:
-    """The policy to start with if there is none (9989 §4.7)."""
-    return Record("DMARC", "TXT", f"_dmarc.{domain}", "v=DMARC1; p=none;", required=False)
+def dmarc(domain: str, reports: str | None = None) -> Record:
+    """The policy to start with if there is none (9989 §4.7), with the address for reports."""
+    wanted = f" rua=mailto:{reports};" if reports else ""
+    return Record("DMARC", "TXT", f"_dmarc.{domain}", f"v=DMARC1; p=none;{wanted}", required=False)
+
+
+def improved(record: Record, state: RecordState | None) -> Record:
+    """A recommended record as the owner should publish it: a policy that exists keeps what it says."""
+    return attrs.evolve(record, value=state.expected) if state is not None and state.status == "verified" else record
+
+
+def tls_reports(domain: str, address: str) -> Record:
+    """Asks for reports about TLS connections to the domain's mail servers (8460 §3)."""
+    return Record("TLS-RPT", "TXT", f"_smtp._tls.{domain}", f"v=TLSRPTv1; rua=mailto:{address}", required=False)
 
 
 def in_zone_file(record: Record) -> str:
@@ -104,6 +138,8 @@ def in_zone_file(record: Record) -> str:
         return f"{record.name}. MX {record.priority} {record.value}."
     if record.type == "CNAME":
         return f"{record.name}. CNAME {record.value}."
+    if record.type == "CAA":
+        return f"{record.name}. CAA {record.value}"
     return f"{record.name}. TXT {quoted(record.value)}"
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Any, Literal
 
 import attrs
 
 from mailsvc.mail.authentication import spf
-from mailsvc.mail.authentication.spf import Address, Asked, Mechanism, SpfError
+from mailsvc.mail.authentication.spf import Address, CheckHost, Mechanism, SpfError
 from mailsvc.net.dns import Mx, Records, Resolver, Temporary
 
 TERMS = 10  # §4.6.4
 VOID = 2  # lookups without an answer (§4.6.4)
 MX_HOSTS = 10
+PTR_NAMES = 10
 
 Verdict = Literal["pass", "fail", "softfail", "neutral", "none", "temperror", "permerror"]
 _VERDICTS: dict[str, Verdict] = {"+": "pass", "-": "fail", "~": "softfail", "?": "neutral"}
@@ -39,7 +41,7 @@ class _Ended(Exception):
 
 async def check(resolver: Resolver, address: Address, domain: str, sender: str, texts: Sequence[str] | None = None) -> Result:
     """check_host() (§4.1). `texts`: the TXT records of `domain`, if already known."""
-    evaluation = _Evaluation(resolver, Asked(address, sender))
+    evaluation = _Evaluation(resolver, CheckHost(address, sender))
     try:
         verdict, why = await evaluation.domain(domain, texts)
     except _Ended as ended:
@@ -60,12 +62,14 @@ def only_record(texts: Sequence[str]) -> str | None:
 @attrs.define
 class _Evaluation:
     resolver: Resolver
-    asked: Asked
+    check: CheckHost
     terms: int = 0
     void: int = 0
 
     async def domain(self, domain: str, texts: Sequence[str] | None = None) -> tuple[Verdict, str]:
-        text = only_record(await self._texts(domain) if texts is None else texts)
+        if texts is None:
+            texts = await self._found(self.resolver.txt(domain)) if "." in domain else ()  # §4.3: with one label, there is no record
+        text = only_record(texts)
         if text is None:
             return "none", f"{domain} has no SPF record"
         record = spf.parse(text)
@@ -75,37 +79,31 @@ class _Evaluation:
         if record.redirect is None:
             return "neutral", f"nothing in the record of {domain} matches"  # §4.7
         self._count_term(f"redirect={record.redirect}")
-        target = spf.expand(record.redirect, domain, self.asked)
+        target = spf.expand(record.redirect, domain, self.check)
         verdict, why = await self.domain(target)
         if verdict == "none":
             raise _Ended("permerror", f"redirect points to {target}, which has no SPF record")  # §6.1
         return verdict, why
 
-    async def _texts(self, domain: str) -> Sequence[str]:
-        found = await self.resolver.txt(domain)
-        if isinstance(found, Temporary):
-            raise _Ended("temperror", found.reason)
-        return found.values if isinstance(found, Records) else ()
-
     async def _matches(self, mechanism: Mechanism, domain: str) -> bool:
         if mechanism.name in spf.COUNTED:
             self._count_term(_text_of(mechanism))
-        target = spf.expand(mechanism.domain, domain, self.asked) if mechanism.domain else domain
+        target = spf.expand(mechanism.domain, domain, self.check) if mechanism.domain else domain
         match mechanism.name:
             case "all":
                 return True
             case "ip4" | "ip6":
                 network = mechanism.network
-                return network is not None and self.asked.address.version == network.version and self.asked.address in network
+                return network is not None and self.check.address.version == network.version and self.check.address in network
             case "include":
                 return await self._includes(target)
             case "a":
-                return self._contains(await self._values(self.resolver.addresses(target)), mechanism)
+                return self._contains(await self._addresses(target), mechanism)
             case "mx":
                 return await self._matches_mx(target, mechanism)
-            case "exists":
-                return any(":" not in found for found in await self._values(self.resolver.addresses(target)))
-        return False  # ptr must not be used (§5.5), so it never matches here
+            case "ptr":
+                return await self._matches_ptr(target)
+        return bool(await self._addresses(target, version=4))  # exists: IPv4, even if the mail comes over IPv6 (§5.7)
 
     async def _includes(self, target: str) -> bool:
         verdict, _ = await self.domain(target)
@@ -118,26 +116,43 @@ class _Evaluation:
         if len(hosts) > MX_HOSTS:
             raise _Ended("permerror", f"{target} has more than {MX_HOSTS} MX records")
         for host in hosts:
-            found = await self.resolver.addresses(host.host)
-            if isinstance(found, Temporary):
-                raise _Ended("temperror", found.reason)
-            if isinstance(found, Records) and self._contains(found.values, mechanism):
+            if self._contains(await self._addresses(host.host), mechanism):
                 return True
         return False
 
+    async def _matches_ptr(self, target: str) -> bool:
+        """§5.5: a name of the address counts if it has the address too. Failed lookups do not match."""
+        found = await self.resolver.ptr(str(self.check.address))
+        for name in found.values[:PTR_NAMES] if isinstance(found, Records) else ():
+            if name == target.lower() or name.endswith(f".{target.lower()}"):
+                addresses = await self.resolver.addresses(name)
+                if isinstance(addresses, Records) and spf.within(self.check.address, addresses.values, 32, 128):
+                    return True
+        return False
+
     def _contains(self, found: Sequence[str], mechanism: Mechanism) -> bool:
-        return spf.within(self.asked.address, tuple(found), mechanism.four, mechanism.six)
+        return spf.within(self.check.address, tuple(found), mechanism.four, mechanism.six)
+
+    async def _addresses(self, name: str, version: int | None = None) -> Sequence[str]:
+        """The addresses of one family. A name that looks like an IP address is only a name here, and does not exist."""
+        found: Any = () if _is_address(name) else await self._found(self.resolver.addresses(name))
+        return self._answer([each for each in found if ip_address(each).version == (version or self.check.address.version)])
 
     async def _values(self, look_up: Any) -> Sequence[Any]:
+        return self._answer(await self._found(look_up))
+
+    async def _found(self, look_up: Any) -> Sequence[Any]:
         found = await look_up
         if isinstance(found, Temporary):
             raise _Ended("temperror", found.reason)
-        if isinstance(found, Records) and found.values:
-            return found.values
-        self.void += 1
+        return found.values if isinstance(found, Records) else ()
+
+    def _answer(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Counts an answer without records (§4.6.4)."""
+        self.void += not values
         if self.void > VOID:
             raise _Ended("permerror", f"more than {VOID} lookups have no answer")
-        return ()
+        return values
 
     def _count_term(self, term: str) -> None:
         self.terms += 1
@@ -150,3 +165,11 @@ def _text_of(mechanism: Mechanism) -> str:
     if mechanism.network is not None:
         return f"{sign}{mechanism.name}:{mechanism.network}"
     return f"{sign}{mechanism.name}:{mechanism.domain}" if mechanism.domain else f"{sign}{mechanism.name}"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from mailsvc.domains import names
-from mailsvc.domains.records import Publishing, Record, dmarc, quoted
-from mailsvc.store.domains.values import Claim, DkimKey, Domain, RecordState
+from mailsvc.domains.records import Publishing, Record, improved, quoted
+from mailsvc.store.domains.values import CAA, TRACKING, Claim, DkimKey, Domain, RecordState
 
 Time = Callable[[datetime], str]
 
@@ -25,8 +25,8 @@ def brief(domain: Domain, time: Time) -> dict[str, object]:
         "status": domain.status,
         "created_at": time(domain.created_at),
         "region": domain.region,
-        "open_tracking": False,
-        "click_tracking": False,
+        "open_tracking": domain.open_tracking,
+        "click_tracking": domain.click_tracking,
         "capabilities": {"sending": _enabled(domain.sending), "receiving": _enabled(domain.receiving)},
         "tls": domain.tls,
         "custom_return_path": domain.return_path,
@@ -43,10 +43,12 @@ def full(domain: Domain, keys: Sequence[DkimKey], publishing: Publishing, time: 
     """A domain with its records; `advice`: records that are not required."""
     known = {(state.type, state.name): state for state in (*domain.records, *domain.advice)}
     records = publishing.records(domain, keys)
-    advised = dmarc(domain.name)
+    advised = [(record, known.get((record.type, record.name))) for record in publishing.advised(domain)]
     return brief(domain, time) | {
+        "tracking_subdomain": domain.tracking_subdomains[-1] if domain.tracking_subdomains else None,
+        "tracking_host": domain.tracking_host(publishing.tracking_host),
         "records": [_record(record, known.get((record.type, record.name)), domain) for record in records],
-        "advice": [_record(advised, known.get((advised.type, advised.name)), domain)],
+        "advice": [_record(improved(record, state), state, domain) for record, state in advised],
     }
 
 
@@ -77,7 +79,7 @@ def _record(record: Record, state: RecordState | None, domain: Domain) -> dict[s
     unchecked = "not_started" if domain.status == "not_started" else "pending"
     view: dict[str, object] = {
         "record": record.purpose,
-        "name": names.relative(record.name, domain.name),
+        "name": record.name if record.purpose in (TRACKING, CAA) else names.relative(record.name, domain.name),
         "type": record.type,
         "ttl": "Auto",
         "status": state.status if state is not None else unchecked,

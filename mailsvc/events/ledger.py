@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from mailsvc.clock import held, utc
 from mailsvc.runtime.polling import PollingLoop
-from mailsvc.store.events.ledger import Lag
+from mailsvc.store.events.ledger import EventLedger, Lag
 from mailsvc.store.postgres.notifications import Notifier
 
 POLL = 1.0
@@ -20,23 +20,15 @@ SWEEP_EVERY = 60.0
 SWEEP_BATCH = 1000  # expired idempotency records in one transaction
 
 
-class Books(Protocol):
-    """store/events/ledger has the real ones."""
-
-    async def number(self, limit: int) -> int: ...
-    async def lag(self, now: datetime) -> Lag: ...
-    async def sweep(self, now: datetime, limit: int) -> int: ...
-
-
 class Ledger(Service):
     """The service. `numbered` is called after each commit with the number of events."""
 
     name = "ledger"
 
     def __init__(
-        self, books: Books, notifications: Notifier, clock: Any, *, numbered: Callable[[int], object] = lambda count: None
+        self, store: EventLedger, notifications: Notifier, clock: Any, *, numbered: Callable[[int], object] = lambda count: None
     ) -> None:
-        self._books = books
+        self._store = store
         self._clock = clock
         self._numbered = numbered
         self._swept_at = float("-inf")
@@ -53,16 +45,16 @@ class Ledger(Service):
         return Deferred.fromCoroutine(self._loop.stop())
 
     async def lag(self) -> Lag:
-        return await self._books.lag(self._now())
+        return await self._store.lag(self._now())
 
     async def _keep(self) -> None:
         await self._until_less(BATCH, self._number)
         if self._clock.seconds() - self._swept_at >= SWEEP_EVERY and not held(self._clock):
-            await self._until_less(SWEEP_BATCH, lambda batch: self._books.sweep(self._now(), batch))
+            await self._until_less(SWEEP_BATCH, lambda batch: self._store.sweep(self._now(), batch))
             self._swept_at = self._clock.seconds()
 
     async def _number(self, limit: int) -> int:
-        count = await self._books.number(limit)
+        count = await self._store.number(limit)
         if count:
             self._numbered(count)
         return count

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from mailsvc.store.events import event_data
+from mailsvc.store.events.event_data import Bounce, Click, EventData, Failure, Suppressed
 from mailsvc.store.events.event_log import Fact, Mail
 
 # The types that an endpoint can subscribe to: all that client libraries know.
@@ -22,9 +24,7 @@ TYPES: tuple[str, ...] = (
 )
 # The types that this service sends. The others are sent as test events only.
 SENT = tuple(
-    kind
-    for kind in TYPES
-    if kind.partition(".")[0] in ("email", "domain", "suppression") and kind not in ("email.received", "email.opened", "email.clicked")
+    kind for kind in TYPES if kind.partition(".")[0] in ("email", "domain", "suppression", "contact", "topic") and kind != "email.received"
 )
 
 
@@ -51,13 +51,21 @@ def sample(kind: str, now: datetime) -> dict[str, object]:
             "to": ["somebody@example.net"],
             "subject": "A test of this endpoint",
         }
-        data |= _MORE[kind](_SAMPLES.get(kind, {})) if kind in _MORE else {}
+        data |= _MORE[kind](_SAMPLES[kind], now) if kind in _MORE else {}
     elif kind.startswith("suppression."):
         data |= {"email": "somebody@example.net", "origin": "manual", "source_id": None}
     elif kind.startswith("domain."):
         data |= {"name": "example.com", "status": "verified", "region": "us-east-1", "records": []}
         data |= {"open_tracking": False, "click_tracking": False, "capabilities": {"sending": "enabled", "receiving": "disabled"}}
-        data |= {"tls": "opportunistic", "custom_return_path": "send", "advice": []}
+        data |= {"tls": "opportunistic", "custom_return_path": "send", "tracking_subdomain": None, "tracking_host": None, "advice": []}
+    elif kind == "contact.topics.updated":
+        data = {"email": "ada@example.net", "topics": [{"id": _TEST_ID, "subscription": "opt_out"}]}
+    elif kind.startswith("contact."):
+        data |= {"updated_at": time(now), "email": "ada@example.net", "first_name": "Ada", "last_name": None, "unsubscribed": False}
+        data |= {"audience_id": _TEST_ID, "segment_ids": [_TEST_ID]}
+    elif kind.startswith("topic."):
+        data |= {"updated_at": time(now), "name": "Product news", "description": None, "default_subscription": "opt_in"}
+        data |= {"deleted": kind == "topic.deleted"}
     return {"type": kind, "created_at": time(now), "data": data}
 
 
@@ -70,37 +78,43 @@ def _email(fact: Fact, mail: Mail) -> dict[str, object]:
         "to": list(mail.recipients) if fact.recipient is None else [mail.recipients[fact.recipient]],
         "subject": mail.subject,
     }
+    if mail.broadcast_id is not None:
+        data["broadcast_id"] = str(mail.broadcast_id)
     if mail.tags:
         data["tags"] = dict(mail.tags)
     if mail.headers:
         data["headers"] = [{"name": name, "value": value} for name, value in mail.headers.items()]
     if fact.type in _MORE:
-        data |= _MORE[fact.type](fact.data)
+        data |= _MORE[fact.type](event_data.read(fact.type, fact.data), fact.at)
     return data
 
 
-def _bounced(data: Mapping[str, Any]) -> dict[str, object]:
-    reply = str(data.get("reply") or "")
-    message = str(data.get("reason") or reply)
-    bounce = {"type": data.get("type", "Undetermined"), "subType": data.get("sub_type", "Undetermined"), "message": message}
-    return {"bounce": bounce | {"diagnosticCode": [f"smtp; {reply}"] if reply[:3].isdigit() else []}}
+def _bounced(data: Bounce, at: datetime) -> dict[str, object]:
+    bounce = {"type": data.type, "subType": data.sub_type, "message": data.reason or data.reply}
+    return {"bounce": bounce | {"diagnosticCode": [f"smtp; {data.reply}"] if data.reply[:3].isdigit() else []}}
 
 
-def _suppressed(data: Mapping[str, Any]) -> dict[str, object]:
-    found: dict[str, object] = {"type": "OnAccountSuppressionList", "message": str(data.get("reason") or ""), "diagnosticCode": []}
-    if data.get("origin") in ("bounce", "complaint"):
-        found["reason"] = f"previous_{data['origin']}"
+def _suppressed(data: Suppressed, at: datetime) -> dict[str, object]:
+    found: dict[str, object] = {"type": "OnAccountSuppressionList", "message": data.reason, "diagnosticCode": []}
+    if data.origin in ("bounce", "complaint"):
+        found["reason"] = f"previous_{data.origin}"
     return {"suppressed": found}
 
 
-_MORE: Mapping[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
+def _clicked(data: Click, at: datetime) -> dict[str, object]:
+    return {"click": {"ipAddress": data.address, "link": data.link, "timestamp": time(at), "userAgent": data.agent}}
+
+
+_MORE: Mapping[str, Callable[[Any, datetime], dict[str, object]]] = {
     "email.bounced": _bounced,
     "email.suppressed": _suppressed,
-    "email.failed": lambda data: {"failed": {"reason": str(data.get("reason") or "")}},
+    "email.clicked": _clicked,
+    "email.failed": lambda data, at: {"failed": {"reason": data.reason}},
 }
 _TEST_ID = "00000000-0000-7000-8000-000000000000"
-_SAMPLES: Mapping[str, Mapping[str, Any]] = {
-    "email.bounced": {"type": "Permanent", "sub_type": "General", "reply": "550 5.1.1 no such user"},
-    "email.suppressed": {"origin": "bounce", "reason": "It bounced before."},
-    "email.failed": {"reason": "The domain is gone."},
+_SAMPLES: Mapping[str, EventData] = {
+    "email.bounced": Bounce("Permanent", "General", "550 5.1.1 no such user"),
+    "email.suppressed": Suppressed("bounce", "It bounced before."),
+    "email.clicked": Click("https://example.com/", "192.0.2.0", "Mozilla/5.0 (X11; Linux x86_64)"),
+    "email.failed": Failure("The domain is gone."),
 }

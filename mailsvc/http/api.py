@@ -17,18 +17,30 @@ from mailsvc.clock import unix
 from mailsvc.http.fields import Bounds
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.openapi import Description, document
-from mailsvc.http.reading import InThread, Reader
+from mailsvc.http.reading import Reader
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.account_figures import Figures
 from mailsvc.http.resources.api_keys import ApiKeys
 from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.resources.attachments import Attachments
+from mailsvc.http.resources.audience.confirmation_page import ConfirmationPage
+from mailsvc.http.resources.audience.consents import Consents
+from mailsvc.http.resources.audience.contacts import Contacts
+from mailsvc.http.resources.audience.context import AudienceContext
+from mailsvc.http.resources.audience.imports import ContactImports
+from mailsvc.http.resources.audience.segments import Audiences, Segments
+from mailsvc.http.resources.audience.topics import ContactProperties, Topics
+from mailsvc.http.resources.broadcasts.broadcasts import Broadcasts, PreferencePageApi
+from mailsvc.http.resources.broadcasts.clicked_links import ClickedLinks
+from mailsvc.http.resources.broadcasts.context import BroadcastContext
+from mailsvc.http.resources.broadcasts.unsubscribe import UnsubscribePage
 from mailsvc.http.resources.contents import Contents
 from mailsvc.http.resources.domains import DomainContext, Domains
 from mailsvc.http.resources.emails import Emails
 from mailsvc.http.resources.event_log import EventLog
 from mailsvc.http.resources.health import Check, Health
 from mailsvc.http.resources.logs import Logs
+from mailsvc.http.resources.privacy import Privacy
 from mailsvc.http.resources.sandbox import Sandbox
 from mailsvc.http.resources.share import Share
 from mailsvc.http.resources.suppressions import Suppressions
@@ -37,6 +49,7 @@ from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
 from mailsvc.net.signed_links import SignedLinks
 from mailsvc.runtime.budget import Budgets
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.events.event_log import EventLog as StoredEventLog
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.logs.requests import RequestLog
@@ -46,6 +59,7 @@ from mailsvc.store.mail.messages import Messages
 from mailsvc.store.mail.sandbox import Sandbox as Inbox
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.people.quota import Period
+from mailsvc.store.privacy.journal import Recorded
 
 
 @attrs.frozen
@@ -79,6 +93,9 @@ class Api:
     link_secrets: Callable[[], Sequence[bytes]]  # the first one signs
     quotas: Quotas | None = None
     events: EventApi | None = None
+    audience: AudienceContext | None = None
+    broadcasts: BroadcastContext | None = None
+    erasing: Recorded | None = None
     recorder: Recorder | None = None
     base_url: str = ""
     inbox: Inbox | None = None
@@ -90,8 +107,10 @@ class Api:
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed)
-        resources = {**self._resources(), **self.pages}
-        return ApiSite(resources, gate, self.reactor, self.trusted, self.recorder, self.pages, self.in_thread)
+        unsubscribe = {} if self.broadcasts is None else {"unsubscribe": UnsubscribePage(self.broadcasts).app.resource()}
+        confirm = {} if self.audience is None else {"confirm": ConfirmationPage(self.audience).app.resource()}
+        pages = {**self.pages, **unsubscribe, **confirm}
+        return ApiSite({**self._resources(), **pages}, gate, self.reactor, self.trusted, self.recorder, pages, self.in_thread)
 
     def document(self) -> dict[str, Any]:
         """The response of `GET /openapi.json`."""
@@ -120,14 +139,22 @@ class Api:
             Emails(self.intake, self.emails, contents, reader, self.links, self._used),
             Attachments(self.emails, contents, signed, self.base_url, self.reactor),
             Share(self.emails, contents, signed, reader, self.base_url, self.reactor),
-            Figures(self.rollups, self.rate.default, self.reactor, self.quotas),
-            ApiKeys(self.keys, self.domains.stored, reader),
+            Figures(self.rollups, self.rate.default, self.reactor, self.audience, self.quotas),
+            ApiKeys(self.keys, self.domains.stored, reader, self.reactor),
             Domains(self.domains, reader),
             Logs(self.requests, self.sessions),
             Health(self.checks, self.remarks),
         ]
         if self.events is not None:
             found += [EventLog(self.events.log), self.events.webhooks(reader), self.events.suppressions(reader)]
+        if self.audience is not None:
+            found += [
+                each(self.audience, reader) for each in (Contacts, ContactImports, Consents, Segments, Audiences, Topics, ContactProperties)
+            ]
+        if self.broadcasts is not None:
+            found += [Broadcasts(self.broadcasts, reader), PreferencePageApi(self.broadcasts, reader), ClickedLinks(self.broadcasts)]
+        if self.erasing is not None:
+            found.append(Privacy(self.erasing, reader))
         return [*found, Sandbox(self.inbox)] if self.inbox is not None else found
 
 

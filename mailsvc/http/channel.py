@@ -19,6 +19,8 @@ from mailsvc.http.request import Request
 
 LENGTH_LINE_MAX = 1000
 PIPELINED_AT_ONCE = 10  # requests of one connection that are answered in a row
+CHUNKS_AT_ONCE = 200  # chunks of a body that are decoded in a row, and as many more as fit into a piece
+PIECE = 2048  # bytes of a body that are decoded at a time
 
 
 class Channel(http.HTTPChannel):
@@ -86,8 +88,20 @@ class Channel(http.HTTPChannel):
             super().lineReceived(line)
 
     def rawDataReceived(self, data: bytes) -> None:
-        if not self._refusing:
-            super().rawDataReceived(data)
+        """Decode a body in pieces. After many small chunks, other connections go first."""
+        unfinished = self._unfinished()
+        enough = 0 if unfinished is None else unfinished.chunks + CHUNKS_AT_ONCE
+        at = 0
+        while at < len(data) and not self._refusing:
+            piece = data[at : at + PIECE] if self.length is None else data
+            at += len(piece)
+            super().rawDataReceived(piece)
+            if self.line_mode or unfinished is None or unfinished.chunks > enough:
+                break
+        if at < len(data) and not self._refusing:
+            self._buffer += data[at:]
+            if not self.line_mode:
+                self._wait_for_turn()
 
     def headerReceived(self, line: bytes) -> bool:
         if len(line) > LENGTH_LINE_MAX and line.lower().startswith(b"content-length:"):
@@ -260,13 +274,18 @@ class Channel(http.HTTPChannel):
         if self._answered < PIPELINED_AT_ONCE or not (self._buffer or self._dataBuffer):
             super().requestDone(request)
             return
-        self.paused = True  # everything stays in the buffer of the line receiver
+        self._wait_for_turn()
         super().requestDone(request)
+
+    def _wait_for_turn(self) -> None:
+        """Let other connections go first. Everything stays in the buffer of the line receiver."""
+        self.paused = True
         self._networkProducer.pauseProducing()
-        self._next_turn = self.callLater(0, self._take_turn)
+        if self._next_turn is None:
+            self._next_turn = self.callLater(0, self._take_turn)
 
     def _take_turn(self) -> None:
-        """Continue with pipelined requests."""
+        """Continue with what is in the buffer."""
         self._next_turn, self._answered, self.paused = None, 0, False
         if not (self._held or self._waitingForTransport):
             self._networkProducer.resumeProducing()

@@ -14,6 +14,7 @@ import attrs
 from mailsvc import policy
 from mailsvc.http.problem import Problem, invalid, missing
 from mailsvc.http.strict_json import shortened
+from mailsvc.settings.audience import Audience, Broadcasts
 
 Schema = Mapping[str, Any]
 
@@ -28,6 +29,8 @@ class Bounds:
     email: policy.Limits = attrs.field(factory=policy.Limits)
     batch: int = 100
     ahead: timedelta = timedelta(days=30)
+    audience: Audience = attrs.field(factory=Audience)
+    broadcasts: Broadcasts = attrs.field(factory=Broadcasts)
 
 
 @attrs.frozen
@@ -89,7 +92,7 @@ class Text(Field):
 
     blank: bool = attrs.field(default=True, kw_only=True)
     least: int = attrs.field(default=0, kw_only=True)
-    most: int | None = attrs.field(default=None, kw_only=True)
+    most: Bound | None = attrs.field(default=None, kw_only=True)
     pattern: re.Pattern[str] | None = attrs.field(default=None, kw_only=True)
     says: str = attrs.field(default="", kw_only=True)
     error: str = attrs.field(default="validation_error", kw_only=True)
@@ -110,8 +113,9 @@ class Text(Field):
     def read(self, value: Any, place: str, rules: Rules) -> Any:
         if not isinstance(value, str):
             raise invalid(f"The `{place}` field must be a string.")
-        if not self.least <= len(value) or (self.most is not None and len(value) > self.most):
-            raise invalid(f"The `{place}` field must have {self.least} to {self.most} characters.")
+        most = self.most(rules.bounds) if callable(self.most) else self.most
+        if not self.least <= len(value) or (most is not None and len(value) > most):
+            raise invalid(f"The `{place}` field must have {self.least} to {most} characters.")
         if self.pattern is not None and not self.pattern.fullmatch(value):
             raise invalid(f"The `{place}` field {self.says}.")
         if self.parse is None:
@@ -173,6 +177,19 @@ class Moment(Text):
     example: Any = "2026-01-02T03:04:05Z"
     more: Schema = attrs.field(factory=lambda: {"format": "date-time"}, kw_only=True)
     parse: Callable[[str], Any] | None = attrs.field(default=_moment, kw_only=True)
+
+
+@attrs.frozen
+class Flag(Field):
+    """True or false."""
+
+    def form(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+    def read(self, value: Any, place: str, rules: Rules) -> bool:
+        if not isinstance(value, bool):
+            raise invalid(f"The `{place}` field must be true or false.")
+        return value
 
 
 @attrs.frozen
@@ -266,6 +283,11 @@ class Record(Field):
             else:
                 found[name] = None
         return found if self.make is None else self.make(found, place)
+
+    def present(self, value: Any, rules: Rules) -> dict[str, Any]:
+        """Only the fields that a body has. None for those that are null, which clears them."""
+        found = self.read(value, "", rules)
+        return {name: each for name, each in found.items() if name in value}
 
 
 @attrs.frozen

@@ -13,15 +13,18 @@ from twisted.web.http_headers import Headers
 
 from mailsvc.accounts.ratelimit import Quota, RateLimit
 from mailsvc.http import caller, problem
+from mailsvc.net import allow_list
 from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.store.people.api_keys import Caller, Keys
 
 Networks = Collection[IPv4Network | IPv6Network]
 
+FORM = 1024 * 1024  # bytes of an upload besides the file
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
 # Other methods get 501. CONNECT and TRACE are known and not allowed anywhere (9110 §9.1).
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"})
+UPLOAD = b"/contacts/imports"  # takes a form with a file instead of JSON
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -30,6 +33,7 @@ class Limits:
     """The limits of a connection and of a process. Sizes in bytes, times in seconds."""
 
     body: int = 160 * 1024 * 1024  # of a request that sends mail
+    upload: int = 200 * 1024 * 1024  # of a file with contacts
     other_body: int = 1024 * 1024  # of any other request
     form: int = 64 * 1024  # of a form on a page, for everybody
     spool_above: int = 1024 * 1024  # larger bodies are kept on disk and read in a thread
@@ -95,12 +99,15 @@ class Gate:
         quota = await self.rate.take_shared(found.account_id, found.rate_limit)
         if not quota.allowed:
             return Entry(quota, found, problem=problem.too_many_requests(quota.reset))
+        if found.networks and not allow_list.allows(head.address(), found.networks):
+            return Entry(quota, found, problem=problem.foreign_network())
         if not head.known:
             return Entry(quota, found, problem=problem.no_endpoint())
         if not caller.permits(found, head.method, head.path):
             return Entry(quota, found, problem=problem.restricted_key())
         sends = head.method == b"POST" and head.path in caller.SENDING
-        return self._checked(head, Entry(quota, found, self.limits.body if sends else self.limits.other_body))
+        most = self.limits.body if sends else self.limits.other_body
+        return self._checked(head, Entry(quota, found, self.limits.upload + FORM if _uploads(head) else most))
 
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
         """A request without a valid key counts towards the limit of its address."""
@@ -127,12 +134,17 @@ def _wrong(head: Head) -> problem.Problem | None:
     if len(hosts) > 1 or (not hosts and head.version == b"HTTP/1.1"):  # 9112 §3.2
         return problem.invalid("The request needs one Host header.", 400)
     kinds = head.headers.getRawHeaders(b"content-type") or []
-    if not head.page and head.length != 0 and head.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
+    as_json = not head.page and not _uploads(head)
+    if as_json and head.length != 0 and head.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
         return problem.Problem(415, "validation_error", "The request body must be sent with `Content-Type: application/json`.")
     codings = head.headers.getRawHeaders(b"content-encoding") or []
     if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16
         return problem.Problem(415, "validation_error", "The request body must not be compressed.", {"Accept-Encoding": "identity"})
     return None
+
+
+def _uploads(head: Head) -> bool:
+    return head.method == b"POST" and head.path == UPLOAD
 
 
 def too_large(length: int | None, most: int) -> problem.Problem | None:
@@ -172,7 +184,7 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-class Connection(Protocol):
+class EvictableConnection(Protocol):
     """A connection, for `Connections`; see `channel`."""
 
     @property
@@ -195,15 +207,15 @@ class Connections:
     per_address: int
     refused: int = 0
     evicted: int = 0
-    _direct: dict[str, dict[Connection, None]] = attrs.field(factory=dict)
-    _proxied: dict[Connection, None] = attrs.field(factory=dict)
+    _direct: dict[str, dict[EvictableConnection, None]] = attrs.field(factory=dict)
+    _proxied: dict[EvictableConnection, None] = attrs.field(factory=dict)
     _requests: Counter[str] = attrs.field(factory=Counter)
     _count: int = 0
 
     def __len__(self) -> int:
         return self._count + len(self._proxied)
 
-    def enter(self, connection: Connection, client: str | None) -> bool:
+    def enter(self, connection: EvictableConnection, client: str | None) -> bool:
         """Whether there is room; if so, call `leave` later. `client` is None for a trusted proxy."""
         if client is None:
             if len(self._proxied) >= self.most:
@@ -218,7 +230,7 @@ class Connections:
         self._count += 1
         return True
 
-    def leave(self, connection: Connection, client: str | None) -> None:
+    def leave(self, connection: EvictableConnection, client: str | None) -> None:
         if client is None:
             self._proxied.pop(connection, None)
             return

@@ -108,6 +108,15 @@ TAGS = {
     "webhooks": "Endpoints that receive events, and what was sent to them.",
     "event-log": "All events of the account, in order.",
     "suppressions": "Addresses that the account cannot email.",
+    "contacts": "The people that broadcasts go to.",
+    "segments": "Groups of contacts.",
+    "audiences": "The former name of segments, which some client libraries use.",
+    "broadcasts": "One email for every contact of a segment.",
+    "preference-page": "The page that unsubscribe links open.",
+    "topics": "Kinds of mail that contacts can choose.",
+    "consents": "What people subscribed to and unsubscribed from.",
+    "contact-properties": "Fields of contacts that the account defines.",
+    "privacy": "What is stored about a person, and erasing it.",
     "sandbox": "The development inbox.",
     "healthz": "Liveness.",
     "readyz": "Readiness.",
@@ -188,17 +197,17 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     if parameters:
         described["parameters"] = parameters
     if one.body is not None:
-        described["requestBody"] = {"required": one.body_required, "content": {"application/json": schemas.media(one.body.schema)}}
+        described["requestBody"] = {"required": one.body_required, "content": {one.media: schemas.media(one.body.schema)}}
     return described
 
 
 def _webhook(kind: str, event: View, schemas: Schemas) -> dict[str, Any]:
-    made = "" if kind in payload.SENT else " mailsvc never sends this type, except as a test event; client libraries know it."
+    note = "" if kind in payload.SENT else " mailsvc never sends this type, except as a test event; client libraries know it."
     return {
         "operationId": f"on_{kind.replace('.', '_')}",
         "tags": ["webhooks"],
         "summary": kind,
-        "description": f"Sent to the endpoints that subscribe to `{kind}`.{made} Signed as described by Standard Webhooks.",
+        "description": f"Sent to the endpoints that subscribe to `{kind}`.{note} Signed as described by Standard Webhooks.",
         "security": [],
         "parameters": [_parameter(header) for header in DELIVERY_HEADERS],
         "requestBody": {"required": True, "content": {"application/json": schemas.media(event.schema)}},
@@ -230,6 +239,8 @@ def _errors(endpoint: Endpoint, one: Operation) -> list[int]:
 
 _IN_PATH = {
     "id": ("The ID.", "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"),
+    "contact": ("The contact's ID or its address.", "ada@example.net"),
+    "segment_id": ("The segment's ID.", "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"),
     "attachment_id": ("The attachment's ID.", "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"),
     "event": ("The ID of the webhook event.", "msg_0190a8e65c3f7b219d4e3f2a1b0c9d8e"),
 }

@@ -41,6 +41,7 @@ class Operation:
     also: Sequence[int] = ()
     body: Field | None = None
     body_required: bool = True
+    media: str = "application/json"  # of the body
     parameters: Sequence[Parameter] = ()
     errors: Sequence[int] = ()
     key: str = "full"

@@ -47,6 +47,14 @@ def sequence(request: Request, name: str) -> int:
     return int(text or 0)
 
 
+def days(request: Request, default: int, most: int) -> int:
+    """A number of days in `days`."""
+    text = one(request, "days")
+    if text and not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= most):
+        raise Problem(422, "invalid_parameter", f"The `days` must be a number between 1 and {most}.")
+    return int(text or default)
+
+
 def choice(request: Request, name: str, *values: str) -> str | None:
     """One of `values`; None if it is not given."""
     text = one(request, name)

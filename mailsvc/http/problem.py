@@ -95,6 +95,10 @@ def restricted_key() -> Problem:
     return Problem(401, "restricted_api_key", "This API key is restricted to only send emails.")
 
 
+def foreign_network() -> Problem:
+    return Problem(401, "restricted_api_key", "This API key cannot be used from your network.")
+
+
 def too_many_requests(reset: int) -> Problem:
     message = "Too many requests. Please limit the number of requests per second."
     return Problem(429, "rate_limit_exceeded", message, {"Retry-After": str(reset)})
@@ -121,11 +125,13 @@ _REFUSALS: Mapping[str, tuple[int, str]] = {
     "key": (403, "restricted_api_key"),
     "size": (413, "validation_error"),
     "attachment": (422, "invalid_attachment"),
+    "later": (503, "service_unavailable"),
 }
+_LATER = {"Retry-After": "60"}
 
 
 def refused(refusal: Refusal) -> Problem:
     status, name = _REFUSALS.get(refusal.kind, (422, "validation_error"))
     field = refusal.field
     message = refusal.message if field is None or field in refusal.message else f"The `{field}` field: {refusal.message}"
-    return Problem(status, name, message)
+    return Problem(status, name, message, _LATER if refusal.kind == "later" else {})

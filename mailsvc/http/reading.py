@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 from twisted.internet.defer import DeferredSemaphore
@@ -14,18 +14,13 @@ from mailsvc.http.fields import Bounds, Record, Rules
 from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
 from mailsvc.http.resources.schedule import Natural
+from mailsvc.runtime.offload import InThread
 
 T = TypeVar("T")
 # Large bodies that are read at the same time; the others wait on disk. Two would not be faster, because each needs the interpreter
 # lock, and the reactor would have to wait for both.
 LARGE_AT_ONCE = 1
 COPIES = 4  # of a large body that are in memory while it is read and becomes messages
-
-
-class InThread(Protocol):
-    """Runs a function outside of the reactor thread."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @attrs.define(eq=False)

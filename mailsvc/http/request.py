@@ -39,7 +39,7 @@ class Request(server.Request):
     problem: Problem | None = None
     begun = False
     page = False
-    received = 0
+    received = chunks = 0  # bytes of the body, and the pieces that they came in
     started = 0.0
     json: object = None  # the JSON of the body, for the request log
     response_json: object = None  # and of the response
@@ -135,6 +135,7 @@ class Request(server.Request):
 
     def handleContentChunk(self, data: bytes) -> None:
         self.received += len(data)
+        self.chunks += 1
         if self.problem is not None:
             return
         assert self.content is not None
@@ -376,7 +377,9 @@ class Request(server.Request):
 
 
 def _public(path: bytes) -> bytes:
-    """A path without the segments that can contain an address."""
+    """A path without the token of a tracked link, and without the segments that can contain an address."""
+    if path.startswith((b"/c/", b"/o/")):
+        return path[:3] + b"*"
     return b"/".join([b"*" if b"@" in segment or b"%" in segment else segment for segment in path.split(b"/")])
 
 

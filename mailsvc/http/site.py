@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -21,13 +21,13 @@ from mailsvc.http.gate import Connections, Gate, Limits, Networks
 from mailsvc.http.problem import JSON, Problem
 from mailsvc.http.request import Request
 from mailsvc.http.request_log import Recorder
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.requests import NewLog
 from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
 REFUSED = 100  # connections beyond the limit that are read until their clients have the response; others can see a reset instead
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class ApiSite(server.Site):

@@ -62,18 +62,21 @@ class View:
 
 @attrs.frozen
 class Listing:
-    """A page of a list of `row`s. `answer.page` makes it."""
+    """A page of a list of `row`s. `answer.page` makes it. `more`: further fields of the page, and `title` its own title then."""
 
     row: View
+    more: Mapping[str, Value] = attrs.field(factory=dict)
+    title: str | None = None
 
     @property
     def schema(self) -> Schema:
         return View(
-            f"{self.row.title}List",
+            self.title or f"{self.row.title}List",
             {
                 "object": const("list", "Always `list`."),
                 "has_more": flag("Whether there are more rows in the direction of this page.", False),
                 "data": many(self.row, "The rows."),
+                **self.more,
             },
         ).schema
 

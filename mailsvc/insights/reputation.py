@@ -16,10 +16,12 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
+from mailsvc.domains import tracking
 from mailsvc.domains.names import registrable
 from mailsvc.insights.checks.reputation import Facts, Listed, Rates, Record, Server
-from mailsvc.net.dns import NxDomain, Records, Resolver, Temporary, reversed_name
-from mailsvc.store.domains.values import Domain, RecordState
+from mailsvc.net import block_lists
+from mailsvc.net.dns import Records, Resolver, Temporary, reversed_name
+from mailsvc.store.domains.values import CAA, TRACKING, Domain, RecordState
 from mailsvc.store.events.rollups import Rollups, Wanted
 
 HOUR, MINUTE = 3600.0, 60.0
@@ -68,7 +70,10 @@ class BackgroundCache:
 
 @attrs.define(eq=False)
 class Reputation:
-    """`identities`: our IP addresses and EHLO names; an address of None is looked up. `ip_lists` and `domain_lists`: DNS blocklists."""
+    """`identities`: our IP addresses and EHLO names; an address of None is looked up. `ip_lists` and `domain_lists`: DNS blocklists.
+
+    `tracking_host`: of links of domains without a tracking subdomain.
+    """
 
     resolver: Resolver
     rollups: Rollups
@@ -76,17 +81,35 @@ class Reputation:
     ip_lists: Sequence[str]
     domain_lists: Sequence[str]
     clock: Any
+    tracking_host: str | None = None
     cache: BackgroundCache = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.cache = BackgroundCache(self.clock.seconds)
 
-    def facts(self, domain: Domain, hosts: Collection[str] = ()) -> tuple[Facts, bool]:
-        """The facts known now, and whether more are being looked up. `hosts`: the hosts that the email links to."""
+    def linked(self, hosts: Collection[str]) -> tuple[Sequence[Listed], bool]:
+        """The listings of hosts that an email links to as far as known, and whether more are being looked up."""
+        listed, _, more = self._listings(sorted(hosts)[:LINKED_HOSTS])
+        return listed, more
+
+    def _listings(self, names: Sequence[str]) -> tuple[list[Listed], set[str], bool]:
+        """The known listings of names, the blocklists that answered, and whether more are being looked up."""
+        listed: list[Listed] = []
+        answered: set[str] = set()
+        names = names if self.domain_lists else ()
+        for name in names:
+            found = self.cache.get(("listed", name), lambda name=name: self._listed(name, name, self.domain_lists), HOUR)  # type: ignore[misc]
+            listed += found[0] if found else ()
+            answered |= set(found[1]) if found else set()
+        return listed, answered, any(("listed", name) in self.cache.pending for name in names)
+
+    def facts(self, domain: Domain) -> tuple[Facts, bool]:
+        """The facts about a domain known now, and whether more are being looked up."""
         now = utc(self.clock)
         keys: list[Hashable] = [("rates", domain.account_id, domain.id)]
         rates = self.cache.get(keys[0], lambda: self._rates(domain, now), MINUTE)
-        facts = Facts(domain.name, max(0, (now - domain.created_at).days), rates=rates)
+        not_tracked = tracking.inactive(domain, self.tracking_host)
+        facts = Facts(domain.name, max(0, (now - domain.created_at).days), rates=rates, not_tracked=not_tracked)
         if domain.trusted and domain.status != "verified":  # the operator vouches for the domain instead of DNS
             return facts, any(key in self.cache.pending for key in keys)
         keys += ["servers", ("domain", domain.name)]
@@ -94,17 +117,14 @@ class Reputation:
         receives, null_mx = self.cache.get(keys[-1], lambda: self._receives(domain.name), HOUR) or (None, False)
         keys.append(("logo", domain.name))
         logo = self.cache.get(keys[-1], lambda: self._logo(domain.name), HOUR)
-        listed, answered = list(servers[1]), set(servers[2])
-        for name in (domain.name, *sorted(hosts)[:LINKED_HOSTS]) if self.domain_lists else ():
-            keys.append(("listed", name))
-            found = self.cache.get(keys[-1], lambda name=name: self._listed(name, name, self.domain_lists), HOUR)  # type: ignore[misc]
-            listed += found[0] if found else ()
-            answered |= set(found[1]) if found else set()
+        listed, answered, more = self._listings([domain.name])
+        others = ("TLS-RPT", TRACKING, CAA)  # about incoming mail, and about links
+        records = tuple(_record(state) for state in (*domain.records, *domain.advice) if state.purpose not in others)
         facts = attrs.evolve(
-            facts, records=tuple(_record(state) for state in (*domain.records, *domain.advice)), receives=receives, null_mx=null_mx,
-            servers=servers[0], listed=tuple(listed), blocklists=tuple(sorted(answered)), logo=logo,
+            facts, records=records, receives=receives, null_mx=null_mx,
+            servers=servers[0], listed=(*servers[1], *listed), blocklists=tuple(sorted({*servers[2], *answered})), logo=logo,
         )  # fmt: skip
-        return facts, any(key in self.cache.pending for key in keys)
+        return facts, more or any(key in self.cache.pending for key in keys)
 
     async def _rates(self, domain: Domain, now: datetime) -> Rates:
         """The domain's rates in this account over the last seven days. Days are in UTC."""
@@ -164,23 +184,13 @@ class Reputation:
         return False
 
     async def _listed(self, name: str, query: str, zones: Sequence[str]) -> tuple[list[Listed], list[str]]:
-        """The blocklists that list `name`, and those that answered (5782 §2.1). 127.255.255.x means that a list refuses our queries."""
-        listed, answered = [], []
-        for zone in zones:
-            answer = await self.resolver.addresses(f"{query}.{zone}")
-            codes = answer.values if isinstance(answer, Records) else ()
-            if isinstance(answer, NxDomain):
-                answered.append(zone)
-            elif codes and all(code.startswith("127.") and not code.startswith("127.255.255.") for code in codes):
-                answered.append(zone)
-                listed.append(Listed(name, zone))
-        return listed, answered
+        """The blocklists that list `name`, and those that answered."""
+        listed, answered = await block_lists.look_up(self.resolver, query, zones)
+        return [Listed(name, zone) for zone in listed], answered
 
 
 def _record(state: RecordState) -> Record:
     correct = state.status == "verified"
     unanswered = state.problem == "unanswered" or state.status in ("not_started", "temporary_failure")
     expected = "" if correct else f"{state.type} {state.expected}"
-    return Record(
-        state.purpose, state.name, correct, correct and state.problem is not None, state.message or "", expected, unanswered, state.found
-    )
+    return Record(state.purpose, state.name, correct, state.message or "", expected, unanswered, state.found, state.expected)

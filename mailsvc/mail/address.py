@@ -251,12 +251,12 @@ def _parse_any_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
     return result, rest
 
 
-_PATH_OCTETS = re.compile(rb' ?<(?:[^<>"\x00-\x1f\x7f]++|"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*+")*+>')
+_PATH_BYTES = re.compile(rb' ?<(?:[^<>"\x00-\x1f\x7f]++|"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*+")*+>')
 _ROUTE_LIMIT = 1024
 
 
 def _split_path(text: bytes) -> tuple[bytes, bytes]:
-    found = _PATH_OCTETS.match(text)
+    found = _PATH_BYTES.match(text)
     if found is None or found.end() > _ROUTE_LIMIT:
         raise AddressError("The address is not valid; it must be in angle brackets.")
     rest = text[found.end() :]

@@ -35,6 +35,7 @@ _ALIASES = {
 }  # fmt: skip
 
 _MAX_NAME = 40  # characters
+_JAPANESE = b"\x1b$"  # how ISO-2022-JP switches to Japanese
 
 
 def _names() -> Iterator[tuple[str, str]]:
@@ -63,36 +64,39 @@ def codec_of(name: str) -> str | None:
     return _TABLE.get(_normalized(name)) if len(name) <= _MAX_NAME else None
 
 
-def decode(octets: bytes, charset: str) -> str:
+def decode(data: bytes, charset: str) -> str:
     """Decodes text, with U+FFFD for errors. An unknown charset is decoded as UTF-8 if valid, otherwise Latin-1."""
-    codec = codec_of(charset.strip() or "utf-8")
+    codec = codec_of(charset.strip() or "ascii")
     if codec is None:
-        return guess(octets)
-    codec = "utf-8" if codec == "ascii" else codec
-    if len(octets) <= _SLICE:
-        return octets.decode(codec, "replace")
+        return guess(data)
+    if codec == "ascii":
+        codec = "iso2022_jp" if _JAPANESE in data else "utf-8"
+    if len(data) <= _SLICE:
+        return data.decode(codec, "replace")
     decoder = codecs.getincrementaldecoder(codec)("replace")
     try:
-        pieces = [decoder.decode(octets[at : at + _SLICE]) for at in range(0, len(octets), _SLICE)]
+        pieces = [decoder.decode(data[at : at + _SLICE]) for at in range(0, len(data), _SLICE)]
     except UnicodeError:  # UTF-16 or UTF-32 without a byte order mark
-        return octets.decode(codec, "replace")
+        return data.decode(codec, "replace")
     return "".join([*pieces, decoder.decode(b"", True)])
 
 
-def guess(octets: bytes) -> str:
-    """Decodes text of unknown charset: as UTF-8 if valid, otherwise as Latin-1."""
+def guess(data: bytes) -> str:
+    """Decodes text of unknown charset: as ISO-2022-JP if it switches to it, as UTF-8 if valid, otherwise as Latin-1."""
+    if _JAPANESE in data and data.isascii():
+        return decode(data, "iso-2022-jp")
     try:
-        return octets.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
-        return octets.decode("latin-1")
+        return data.decode("latin-1")
 
 
-def not_utf8(octets: bytes) -> int | None:
+def not_utf8(data: bytes) -> int | None:
     """Returns the position of the first byte that is not valid UTF-8. Works in slices, so that other threads can run."""
     at = 0
-    while at < len(octets):
+    while at < len(data):
         try:
-            at += codecs.utf_8_decode(octets[at : at + _SLICE], "strict", at + _SLICE >= len(octets))[1]
+            at += codecs.utf_8_decode(data[at : at + _SLICE], "strict", at + _SLICE >= len(data))[1]
         except UnicodeDecodeError as wrong:
             return at + wrong.start
     return None

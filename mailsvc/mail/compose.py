@@ -1,4 +1,4 @@
-"""Composes a message from a draft (RFC 5322, 2045–2047): CRLF, 7-bit, the same bytes for the same draft.
+"""Composes a message from a draft (RFC 5322, 2045–2047): CRLF, the same bytes for the same draft, 7-bit except for attached messages.
 
 mixed(alternative(text, related(html, inline files)), attachments), without layers that would have a single part.
 """
@@ -40,6 +40,7 @@ _TYPES = mimetypes.MimeTypes().types_map[1] | {  # without the lists of this mac
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _ANY_FILE = "application/octet-stream"
+_MESSAGE = "message/rfc822"
 _TOO_LARGE = f"The headers, subject included, are larger than {header.BLOCK_LIMIT // 1024} kB."
 FILENAME_MAX = 1000  # characters
 ATTACHMENTS_MAX = 900  # fewer parts than mime.parse reads
@@ -82,7 +83,7 @@ class Draft:
 
 
 def compose(draft: Draft) -> bytes:
-    """Composes the message, in ASCII except for addresses that need SMTPUTF8. Raises ComposeError."""
+    """Composes the message, in ASCII except for addresses that need SMTPUTF8 and attached messages. Raises ComposeError."""
     head = _header(draft)
     pieces = _body(draft)
     return b"".join([head, *pieces, b"\r\n"])
@@ -155,7 +156,7 @@ def _body(draft: Draft) -> list[bytes]:
         raise ComposeError("attachments", f"An email can have at most {ATTACHMENTS_MAX} attachments.")
     inline = [a for a in draft.attachments if a.content_id is not None and draft.html]
     attached = [a for a in draft.attachments if a.content_id is None or not draft.html]
-    seed = blake2b(draft.message_id.encode(), digest_size=9).hexdigest()
+    seed = _seed(draft)
     views: list[list[bytes]] = []
     if draft.text or not draft.html:
         views.append(_text("text", draft.text or ""))
@@ -171,11 +172,22 @@ def _body(draft: Draft) -> list[bytes]:
     return _multipart("mixed", seed, [content, *files])
 
 
+def _seed(draft: Draft) -> str:
+    """No encoded content contains `=_` (2045 §6.7), so none can contain a boundary. Attached messages, which are not encoded, cannot
+    contain their own hash."""
+    digest = blake2b(draft.message_id.encode(), digest_size=9)
+    for attachment in draft.attachments:
+        if _content_type(attachment)[0].lower() == _MESSAGE:
+            digest.update(attachment.content)
+    return digest.hexdigest()
+
+
 def _multipart(kind: str, seed: str, parts: list[list[bytes]]) -> list[bytes]:
-    # No encoded content contains "=_" (2045 §6.7), so none can contain a boundary.
     boundary = f"=_{kind[0]}{seed}"
     related = 'type="text/html";\r\n ' if kind == "related" else ""  # 2387 §3.1
     pieces = [f'Content-Type: multipart/{kind}; {related}boundary="{boundary}"\r\n'.encode()]
+    if not all(piece.isascii() for part in parts for piece in part):
+        pieces.append(b"Content-Transfer-Encoding: 8bit\r\n")  # 2045 §6.4: as its parts
     between = f"\r\n--{boundary}\r\n".encode()
     for part in parts:
         pieces.append(between)
@@ -208,17 +220,22 @@ def _file(attachment: Attachment, disposition: str) -> list[bytes]:
         raise ComposeError("attachments", f"A file name can have at most {FILENAME_MAX} characters.")
     if name is not None and header.FORBIDDEN.search(name):
         raise ComposeError("attachments", "A file name must not contain line breaks, other control characters or lone surrogates.")
+    kind, named = _content_type(attachment)
+    encoded = transfer_encoding.unencoded(attachment.content) if kind.lower() == _MESSAGE else None  # 2046 §5.2.1
+    if encoded is None and kind.lower() == _MESSAGE:
+        kind, named = _ANY_FILE, []
+    encoding, content = encoded or ("base64", transfer_encoding.encode_base64(attachment.content))
     try:
         fields = [
-            header.structured("Content-Type", *_content_type(attachment)),
+            header.structured("Content-Type", kind, named),
             header.structured("Content-Disposition", disposition, parameters.encode("filename", name) if name else ()),
-            "Content-Transfer-Encoding: base64\r\n",
+            f"Content-Transfer-Encoding: {encoding}\r\n",
         ]
         if attachment.content_id is not None:
             fields.append(header.fold("Content-ID", (f" <{_content_id(attachment.content_id)}>",)))
     except header.HeaderError as error:
         raise ComposeError("attachments", str(error)) from None
-    return ["".join([*fields, "\r\n"]).encode(), transfer_encoding.encode_base64(attachment.content)]
+    return ["".join([*fields, "\r\n"]).encode(), content]
 
 
 def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
@@ -228,7 +245,7 @@ def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
     if len(given) > 255 or not _CONTENT_TYPE.fullmatch(given):
         raise ComposeError("attachments", "A content type must have the form type/subtype.")
     kind, *rest = [part.strip() for part in given.rstrip("; ").split(";")] if '"' not in given else [given.rstrip("; ")]
-    if kind.lower().startswith(("multipart/", "message/")):  # 2045 §6.4: these must not be base64
+    if kind.lower().startswith(("multipart/", "message/")) and kind.lower() != _MESSAGE:  # 2045 §6.4: these must not be base64
         return _ANY_FILE, []
     if name and name.isascii() and len(name) <= 60 and not re.search(r";\s*name\s*=", given, re.IGNORECASE):
         rest += parameters.encode("name", name)

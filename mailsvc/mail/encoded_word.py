@@ -23,18 +23,18 @@ _WORD = re.compile(r"=\?([^?\s]{1,64})\?([bBqQ])\?([^?\r\n]*)\?=")
 
 def encode(text: str) -> list[str]:
     """Encodes text as consecutive encoded words. No character is split between two words."""
-    octets = text.encode("utf-8")
-    escapes = sum(octet not in _LITERAL and octet != 0x20 for octet in octets)
-    return _encode_b(octets) if escapes * 3 > len(octets) else _encode_q(text)  # Q keeps mostly-ASCII text readable
+    data = text.encode("utf-8")
+    escapes = sum(octet not in _LITERAL and octet != 0x20 for octet in data)
+    return _encode_b(data) if escapes * 3 > len(data) else _encode_q(text)  # Q keeps mostly-ASCII text readable
 
 
-def _encode_b(octets: bytes) -> list[str]:
+def _encode_b(data: bytes) -> list[str]:
     words, start = [], 0
-    while start < len(octets):
-        end = min(start + _BYTES_IN_B, len(octets))
-        while end < len(octets) and octets[end] & 0xC0 == 0x80:  # don't cut a character
+    while start < len(data):
+        end = min(start + _BYTES_IN_B, len(data))
+        while end < len(data) and data[end] & 0xC0 == 0x80:  # don't cut a character
             end -= 1
-        words.append(f"=?utf-8?b?{binascii.b2a_base64(octets[start:end], newline=False).decode('ascii')}?=")
+        words.append(f"=?utf-8?b?{binascii.b2a_base64(data[start:end], newline=False).decode('ascii')}?=")
         start = end
     return words
 
@@ -59,8 +59,8 @@ def decode(text: str) -> str:
     out: list[str] = []
     pending, pending_charset, end = bytearray(), "", 0
     for word in islice(_WORD.finditer(text), WORDS_MAX):
-        octets = _bytes(word[2], word[3])
-        if octets is None:
+        data = _bytes(word[2], word[3])
+        if data is None:
             continue
         between, name = text[end : word.start()], word[1].partition("*")[0].lower()  # 2231 §5: "*language"
         if between.strip(" \t\r\n") or not pending_charset or name != pending_charset:
@@ -68,16 +68,16 @@ def decode(text: str) -> str:
             if between.strip(" \t\r\n") or not pending_charset:
                 out.append(between)
             pending, pending_charset = bytearray(), name
-        pending += octets  # some senders split characters between words
+        pending += data  # some senders split characters between words
         end = word.end()
     return "".join([*out, charset.decode(bytes(pending), pending_charset), text[end:]])
 
 
 def _bytes(encoding: str, encoded: str) -> bytes | None:
     try:
-        octets = encoded.encode("ascii")
+        data = encoded.encode("ascii")
         if encoding in "qQ":
-            return binascii.a2b_qp(octets, header=True)
-        return binascii.a2b_base64(octets + b"=" * (-len(octets) % 4))
+            return binascii.a2b_qp(data, header=True)
+        return binascii.a2b_base64(data + b"=" * (-len(data) % 4))
     except (UnicodeEncodeError, binascii.Error):
         return None

@@ -67,11 +67,11 @@ class Page:
 def read(html: str) -> Page:
     html = html[:MAX_LENGTH]
     reader = _Reader()
-    octets = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
+    data = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
     parser = etree.HTMLParser(target=reader, encoding="utf-8")
     try:
-        for at in range(0, len(octets), _SLICE):
-            parser.feed(octets[at : at + _SLICE])
+        for at in range(0, len(data), _SLICE):
+            parser.feed(data[at : at + _SLICE])
         parser.close()
     except (etree.LxmlError, ValueError):  # too deep, or empty: keep what was found
         pass
@@ -116,10 +116,10 @@ class _Reader:
         if style and not self._unseen:
             self.small = self.small or 0 < _pixels(style.get("font-size", "")) < SMALL
             self.pale = self.pale or _pale(style)
-        if tag == "a" and attributes.get("href"):
+        if tag == "a" and "href" in attributes:
             self._link = []
             if len(self.links) < MAX_LINKS:
-                self.links.append((attributes["href"], self._link))
+                self.links.append((attributes["href"] or "", self._link))
         elif tag == "img" and len(self.images) < MAX_LINKS:
             self.images.append(_image(attributes, style))
         elif tag == "html":

@@ -43,13 +43,13 @@ def text_of(html: str) -> str:
         html = _without_inline_data(html)
     if len(html) > LONGEST:
         return ""
-    octets = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
-    if not octets.strip():
+    data = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
+    if not data.strip():
         return ""
     try:
-        text = _parsed(octets)
+        text = _parsed(data)
     except (etree.LxmlError, ValueError):  # too deep or too long for the parser
-        text = unescape(_TAG.sub(" ", octets.decode()))
+        text = unescape(_TAG.sub(" ", data.decode()))
     lines = "\n".join([line.rstrip() for line in text.replace("\xa0", " ").splitlines()])
     return _EMPTY_LINES.sub("\n\n", lines).strip("\n")
 
@@ -71,10 +71,10 @@ def _without_inline_data(html: str) -> str:
     return "".join([*parts, html[copied:]])
 
 
-def _parsed(octets: bytes) -> str:
+def _parsed(data: bytes) -> str:
     parser = _idle.__dict__.pop("parser", None) or etree.HTMLParser(target=_Page(), encoding="utf-8")
-    for at in range(0, len(octets), _SLICE):
-        parser.feed(octets[at : at + _SLICE])
+    for at in range(0, len(data), _SLICE):
+        parser.feed(data[at : at + _SLICE])
     text: str = parser.close()
     _idle.parser = parser  # a parser that failed is not reused
     return text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Literal
 
 import attrs
@@ -18,12 +19,19 @@ from mailsvc.mail.header import BLOCK_LIMIT, Field, parse_fields, split_message
 DEPTH = 50
 PARTS = 1000
 
+_ENCODINGS = frozenset({"", "7bit", "8bit", "binary", "quoted-printable", "base64"})
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
 _SLICE = 1 << 20  # bytes that are decoded at once
 # The fields that describe a part. A part can have megabytes of other fields.
 _PART_FIELD = re.compile(
     rb"(?:\A|(?<=\r\n))(content-(?:type|disposition|transfer-encoding|id))[ \t]*+:([^\r]*+(?:\r(?!\n(?![ \t]))[^\r]*+)*+)", re.IGNORECASE
 )
 _REST_OF_LINE = re.compile(rb"[ \t]*+(?:\r\n|\Z)")
+
+
+# What is inside is signed or encrypted, so it must not change (1847, 8551).
+_SEALED = frozenset({"multipart/signed", "multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime"})
 
 
 class MimeError(ValueError):
@@ -42,14 +50,24 @@ class File:
 
 
 @attrs.frozen
+class Defect:
+    """Why a part cannot be decoded. `part`: its file name or type; `value`: the unknown charset or encoding."""
+
+    part: str
+    kind: Literal["base64", "charset", "encoding"]
+    value: str = ""
+
+
+@attrs.frozen
 class Parsed:
-    """A parsed message. `shape` has the depth and the type of each part and multipart, in order."""
+    """A parsed message. `shape` has the depth and the type of each part and multipart, in order. Defective parts are still included."""
 
     fields: tuple[Field, ...]
     html: str | None = attrs.field(repr=False)
     text: str | None = attrs.field(repr=False)
     files: tuple[File, ...]
     shape: tuple[tuple[int, str], ...] = attrs.field(default=(), eq=False)
+    defects: tuple[Defect, ...] = attrs.field(default=(), eq=False)
 
     def header(self, name: str) -> str | None:
         """Returns the first field with this name, decoded."""
@@ -75,6 +93,7 @@ def parse(message: bytes) -> Parsed:
     bodies: dict[str, str] = {}
     files: list[File] = []
     shape: list[tuple[int, str]] = []
+    defects: list[Defect] = []
     for count, leaf in enumerate(_leaves(message, 0, len(message), 0, shape)):
         if count >= PARTS:
             raise MimeError(f"The message has more than {PARTS} parts.")
@@ -82,12 +101,51 @@ def parse(message: bytes) -> Parsed:
         disposition, names = parameters.decode(leaf.value("content-disposition"))
         filename = names.get("filename") or kind_parameters.get("name")
         content = _decoded(leaf)
+        defects += _defects(leaf, filename or kind or "text/plain", kind_parameters.get("charset", ""))
         body = "html" if kind == "text/html" else "text" if kind in ("text/plain", "") else None
         if body and body not in bodies and filename is None and disposition != "attachment":
             bodies[body] = charset.decode(content, kind_parameters.get("charset", "")).replace("\r\n", "\n")
         else:
             files.append(_file(leaf, kind, disposition, filename, content))
-    return Parsed(tuple(parse_fields(block, strict=False)), bodies.get("html"), bodies.get("text"), tuple(files), tuple(shape))
+    return Parsed(
+        tuple(parse_fields(block, strict=False)), bodies.get("html"), bodies.get("text"), tuple(files), tuple(shape), tuple(defects)
+    )
+
+
+@attrs.frozen
+class HtmlPart:
+    """Where the HTML of a message is: its header begins at `start`, its content at `body`. `content`: decoded."""
+
+    start: int
+    body: int
+    end: int
+    encoding: str
+    charset: str
+    content: bytes = attrs.field(repr=False)
+
+
+def html_part(message: bytes) -> HtmlPart | None:
+    """The HTML that is shown; None if there is none, if it cannot be decoded, or if it must not change."""
+    return _html_part(message, 0, len(message), 0)
+
+
+def _html_part(message: bytes, start: int, end: int, depth: int) -> HtmlPart | None:
+    if depth > DEPTH:
+        return None
+    fields, body = _entity(message, start, end)
+    leaf = _Leaf(fields, message[body:end] if depth or not message.endswith(b"\r\n") else message[body : end - 2])
+    kind, named = parameters.decode(leaf.value("content-type"))
+    boundary = named.get("boundary", "").rstrip()
+    if kind.startswith("multipart/") and boundary and kind not in _SEALED:
+        parts = islice(_parts(message, body, end, b"--" + boundary.encode("utf-8", "replace")), PARTS)
+        return next((found for at in parts if (found := _html_part(message, *at, depth + 1)) is not None), None)
+    disposition, names = parameters.decode(leaf.value("content-disposition"))
+    if kind != "text/html" or disposition == "attachment" or names.get("filename") or named.get("name"):
+        return None
+    if not leaf.raw or next(_defects(leaf, "", named.get("charset", "")), None) is not None:
+        return None
+    encoding = leaf.value("content-transfer-encoding").lower()
+    return HtmlPart(start, body, body + len(leaf.raw), encoding, named.get("charset", ""), _decoded(leaf))
 
 
 def _file(leaf: _Leaf, kind: str, disposition: str, filename: str | None, content: bytes) -> File:
@@ -145,6 +203,27 @@ def _parts(message: bytes, start: int, end: int, delimiter: bytes) -> Iterator[t
         at = message.find(delimiter, after, end)
     if opened is not None:
         yield opened, end
+
+
+def _defects(leaf: _Leaf, part: str, named_charset: str) -> Iterator[Defect]:
+    encoding = leaf.value("content-transfer-encoding").lower()
+    if encoding == "base64" and _is_broken_base64(leaf.raw):
+        yield Defect(part, "base64")
+    elif encoding not in _ENCODINGS:
+        yield Defect(part, "encoding", encoding[:40])
+    if named_charset and charset.codec_of(named_charset.strip()) is None:
+        yield Defect(part, "charset", named_charset.strip()[:40])
+
+
+def _is_broken_base64(data: bytes) -> bool:
+    """Whether it has other characters or is incomplete (2045 §6.8)."""
+    count = 0
+    for at in range(0, len(data), _SLICE):
+        piece = data[at : at + _SLICE].translate(None, b"\r\n\t ")
+        if piece.translate(None, _BASE64):
+            return True
+        count += len(piece)
+    return count % 4 != 0 or b"=" in data.rstrip(b"=\r\n\t ")
 
 
 def _decoded(leaf: _Leaf) -> bytes:

@@ -62,3 +62,33 @@ def split_enhanced(code: int, text: str) -> tuple[str | None, str]:
     if found is None or int(found[1]) != code // 100:
         return None, text
     return found[0].strip(), text[found.end() :]
+
+
+_CODES = re.compile(r"(?<![\d.])([245])\.(\d{1,3})\.(\d{1,3})(?![\d.]?\d)")
+_REPEATED = re.compile(r"[2-5]\d\d(?:[ -][245]\.\d{1,3}\.\d{1,3})?[ -]{1,3}(?=[45]\d\d[ -])")
+_QUOTED = re.compile(
+    r"[2-5]\d\d-'|\b(?:said|replied|responded|answered|returned|response|with|was|is|follows|failure): ?[\[('\"]{0,2}(?=[45]\d\d[ -])",
+    re.IGNORECASE,
+)
+_SEARCHED = 2000  # characters of a text
+
+
+def enhanced_codes(text: str) -> list[str]:
+    """Returns the enhanced codes in a text, in order."""
+    return [found[0] for found in _CODES.finditer(text)]
+
+
+def refusal(reply: Reply) -> Reply:
+    """Returns the refusal that a reply quotes from another server, otherwise the reply itself.
+
+    Such as `550 5.1.0 Unknown address error 550-'5.7.1 Access denied'`, `550 host mx1 said: 554 no` and `550 550 5.7.1 no`.
+    """
+    text = str(reply)[:_SEARCHED]
+    found = _QUOTED.search(text)
+    quoted = text[found.start() if found[0].endswith("'") else found.end() :].replace("-'", " ", 1) if found else text
+    for _ in range(3):
+        again = _REPEATED.match(quoted)
+        if again is None:
+            break
+        quoted = quoted[again.end() :]
+    return (read(quoted.strip()) or reply) if quoted is not text else reply

@@ -15,7 +15,7 @@ _OLD = frozenset({"date", "message-id", "received", "return-path", "dkim-signatu
 
 
 @attrs.frozen
-class Again:
+class NewMessage:
     """The new message. `mail` is the parsed header of the earlier one."""
 
     mail: Submitted
@@ -23,11 +23,11 @@ class Again:
     message: bytes = attrs.field(repr=False)
 
 
-def again(message: bytes, identity: str, date: datetime) -> Again:
+def compose(message: bytes, identity: str, date: datetime) -> NewMessage:
     """Replaces the date and the Message-ID (5322 §3.6.4), which is made from `identity`. The body is unchanged. Raises submission.Unfit."""
     head, _ = header.split_message(message)
     mail = submission.read(head)
     kept = b"".join(line for name, line in submission.lines(head) if name not in _OLD)
     message_id = f"<{identity}@{mail.sender.domain}>"
     new = header.fold("Message-ID", (" " + message_id,)) + f"Date: {rfc5322_date(date)}\r\n"
-    return Again(mail, message_id, new.encode("ascii") + kept + message[len(head) :])
+    return NewMessage(mail, message_id, new.encode("ascii") + kept + message[len(head) :])

@@ -21,7 +21,7 @@ _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _TOO_DEEP = f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
 
 
-class Octets(Protocol):
+class ByteSource(Protocol):
     """Bytes, or a file that is mapped into memory."""
 
     def find(self, sub: bytes, start: int = ..., end: int = ..., /) -> int: ...
@@ -29,7 +29,7 @@ class Octets(Protocol):
     def __len__(self) -> int: ...
 
 
-def fault(head: bytes, message: Octets, start: int) -> str | None:
+def fault(head: bytes, message: ByteSource, start: int) -> str | None:
     """Returns why a message exceeds the limits, or None. `head` is its header block; its body begins at `start`."""
     boundary, messages = _boundary_inside(message, head, start)
     if messages > DEPTH_LIMIT:
@@ -76,7 +76,7 @@ class _Window:
     A section is copied once, however many matches it has.
     """
 
-    message: Octets
+    message: ByteSource
     start: int = 0
     copy: bytes = b""
 
@@ -116,14 +116,14 @@ def _common_prefix(stack: list[bytes]) -> bytes:
     return b"\r\n--" + common_beginning(stack)
 
 
-def _part_head(message: Octets, at: int) -> tuple[bytes, int]:
+def _part_head(message: ByteSource, at: int) -> tuple[bytes, int]:
     """Returns the header of the part whose delimiter line ends at `at`, and where its body begins."""
     begin = message.find(b"\r\n", at, at + 200)
     end = message.find(b"\r\n\r\n", begin, begin + _HEAD_LIMIT) if begin >= 0 else -1
     return (message[begin + 2 : end + 2], end + 4) if end >= 0 else (b"", 0)
 
 
-def _boundary_inside(message: Octets, head: bytes, body: int) -> tuple[bytes | None, int]:
+def _boundary_inside(message: ByteSource, head: bytes, body: int) -> tuple[bytes | None, int]:
     """Returns the boundary if an entity is a multipart, or a message (in a message …) that is one; and the number of these messages."""
     depth, lower = 0, head.lower()
     while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(head):

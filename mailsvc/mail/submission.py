@@ -1,7 +1,7 @@
 """Reads the header of a submitted message, and makes the few changes that submission allows (RFC 6409 §8). The body is not read.
 
-Removes `Bcc` and the fields that are only for this service. Prepends `Received`, and `Date` and `Message-ID` if they are missing. All
-other bytes remain unchanged.
+Removes `Bcc`, the fields that are only for this service, and the space in `From :`. Prepends `Received`, and `Date` and `Message-ID` if
+they are missing. All other bytes remain unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import chain, islice
 
 import attrs
 
-from mailsvc.mail import header
+from mailsvc.mail import bulk, header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.compose import rfc5322_date
 from mailsvc.mail.header import Field, HeaderError
@@ -26,6 +26,8 @@ KEYS = (b"idempotency-key", b"resend-idempotency-key")
 _KEY_LIMIT = 256
 
 _DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: only the last server adds Return-Path
+# 5322 §3.6: at most once, because readers disagree on which one counts.
+_ONCE = {name.lower().encode("ascii"): name for name in ("To", "Cc", "Reply-To", "Subject", "Date", "Sender", "Message-ID")}
 _UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # can differ between two submissions of the same mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
@@ -60,6 +62,7 @@ class Submitted:
     head: bytes
     kept: bytes
     dated: bool
+    bulk: bool = False
 
     @property
     def counted(self) -> bytes:
@@ -94,17 +97,22 @@ def read(head: bytes) -> Submitted:
         named.setdefault(name.lower(), []).append(raw)
     if len(named.get(b"received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
+    spaced = any(name.lower() == b"from" and not line.startswith(b":", 4) for line, name, _ in fields)
+    for name, found in named.items():
+        if len(found) > 1 and name in _ONCE:
+            raise Unfit("content", f"The message has more than one {_ONCE[name]} header.")
     return Submitted(
         sender=_sender(named.get(b"from", ())),
-        to=_mailboxes(named[b"to"]) if b"to" in named else (),
-        cc=_mailboxes(named[b"cc"]) if b"cc" in named else (),
-        reply_to=_mailboxes(named[b"reply-to"]) if b"reply-to" in named else (),
+        to=_mailboxes(named.get(b"to", ())),
+        cc=_mailboxes(named.get(b"cc", ())),
+        reply_to=_mailboxes(named.get(b"reply-to", ())),
         subject=_NOT_SHOWN.sub("", _value(named[b"subject"][0])) if b"subject" in named else "",
         message_id=_message_id(named.get(b"message-id", ())),
         key=_key([raw for name in KEYS for raw in named.get(name, ())]),
         head=head,
-        kept=head if _DROPPED.isdisjoint(named) and head.endswith(b"\r\n") else _without(_DROPPED, fields),
+        kept=head if _DROPPED.isdisjoint(named) and head.endswith(b"\r\n") and not spaced else _without(_DROPPED, fields),
         dated=b"date" in named,
+        bulk=bulk.is_declared({name: _value(named[name.encode()][0]) for name in bulk.FIELDS if name.encode() in named}),
     )
 
 
@@ -114,7 +122,12 @@ def lines(head: bytes) -> list[tuple[str, bytes]]:
 
 
 def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
-    return b"".join([line for line, name, _ in fields if name.lower() not in names])
+    return b"".join([_written(*field) for field in fields if field[1].lower() not in names])
+
+
+def _written(line: bytes, name: bytes, raw: bytes) -> bytes:
+    """Returns the field without a space before its colon if it is From: the space is obsolete (5322 §4.5), and some see no author then."""
+    return b"%b:%b\r\n" % (name, raw) if name.lower() == b"from" else line
 
 
 def _value(raw: bytes) -> str:
@@ -201,8 +214,6 @@ def _bare(item: str) -> str:
 def _message_id(fields: Sequence[bytes]) -> str | None:
     if not fields:
         return None
-    if len(fields) > 1:
-        raise Unfit("content", "The message has more than one Message-ID header.")
     text = _unfolded(fields[0])[:998]
     found = _MESSAGE_ID.search(text)
     return found[0] if found else text

@@ -15,6 +15,7 @@ from struct import Struct
 _LITERAL_IN_7BIT = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _LITERAL_IN_QP = _LITERAL_IN_7BIT.replace(b"=", b"")
 _LONGEST_LINE = 900  # below the 998 of 5322 §2.1.1, because relays may add to lines
+_LONGEST_UNENCODED = 998
 _SLICE = 1 << 16  # bytes of text
 
 _LINES = 4096
@@ -28,69 +29,88 @@ def encode_text(text: str) -> tuple[str, bytes]:
 
     CRLF, LF and CR all end a line. Raises UnicodeEncodeError for lone surrogates.
     """
-    octets = _with_lf(text.encode("utf-8"))
+    data = _with_lf(text.encode("utf-8"))
     special, plain = 0, True
-    for lines in _slices(octets):
+    for lines in _slices(data):
         escaped = lines.translate(None, _LITERAL_IN_QP)
         special += len(escaped)
         plain = plain and not escaped.strip(b"=") and _is_safe(lines)
     if plain:
-        return "7bit", _with_crlf(octets)
-    if special * 6 > len(octets):  # quoted-printable adds two bytes for each, base64 a third of everything
-        return "base64", encode_base64(_with_crlf(octets))
-    return "quoted-printable", quoted_printable(octets)
+        return "7bit", _with_crlf(data)
+    if special * 6 > len(data):  # quoted-printable adds two bytes for each, base64 a third of everything
+        return "base64", encode_base64(_with_crlf(data))
+    return "quoted-printable", quoted_printable(data)
 
 
-def _slices(octets: bytes) -> Iterator[bytes]:
+def unencoded(data: bytes) -> tuple[str, bytes] | None:
+    """Returns 7bit or 8bit (2045 §2.7, §2.8), and the text with CRLF. None if it has NUL characters or lines that are too long for both."""
+    data = _with_lf(data)
+    if b"\0" in data or _has_long_line(data):
+        return None
+    return "7bit" if data.isascii() else "8bit", _with_crlf(data)
+
+
+def _has_long_line(data: bytes) -> bool:
+    """Goes from the last line end in reach to the next, so most lines are skipped."""
+    at = 0
+    while len(data) - at > _LONGEST_UNENCODED:
+        end = data.rfind(b"\n", at, at + _LONGEST_UNENCODED + 1)
+        if end < 0:
+            return True
+        at = end + 1
+    return False
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
     """Slices of whole lines. A line that is longer than a slice is cut."""
     start = 0
-    while len(octets) - start > _SLICE:
-        end = octets.rfind(b"\n", start, start + _SLICE) + 1 or start + _SLICE
-        yield octets[start:end]
+    while len(data) - start > _SLICE:
+        end = data.rfind(b"\n", start, start + _SLICE) + 1 or start + _SLICE
+        yield data[start:end]
         start = end
-    yield octets[start:] if start else octets
+    yield data[start:] if start else data
 
 
-def _with_lf(octets: bytes) -> bytes:
-    if b"\r" not in octets:
-        return octets
+def _with_lf(data: bytes) -> bytes:
+    if b"\r" not in data:
+        return data
     pieces, start = [], 0
-    while start < len(octets):
+    while start < len(data):
         end = start + _SLICE
-        end += octets[end - 1 : end + 1] == b"\r\n"
-        pieces.append(octets[start:end].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        end += data[end - 1 : end + 1] == b"\r\n"
+        pieces.append(data[start:end].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
         start = end
     return b"".join(pieces)
 
 
-def _with_crlf(octets: bytes) -> bytes:
-    return b"".join([lines.replace(b"\n", b"\r\n") for lines in _slices(octets)])
+def _with_crlf(data: bytes) -> bytes:
+    return b"".join([lines.replace(b"\n", b"\r\n") for lines in _slices(data)])
 
 
-def _is_safe(octets: bytes) -> bool:
+def _is_safe(data: bytes) -> bool:
     """Whether every relay passes the lines on unchanged."""
-    lines = octets.split(b"\n")
+    lines = data.split(b"\n")
     return (
         max(map(len, lines)) <= _LONGEST_LINE
         and list(map(bytes.rstrip, lines)) == lines
         and b"." not in lines
-        and not (b"From " in octets and any(line.startswith(b"From ") for line in lines))
-        and not (b"_" in octets and b"=_" in octets)
+        and not (b"From " in data and any(line.startswith(b"From ") for line in lines))
+        and not (b"_" in data and b"=_" in data)
     )
 
 
-def quoted_printable(octets: bytes) -> bytes:
+def quoted_printable(data: bytes) -> bytes:
     """Encodes text with LF line ends as quoted-printable with CRLF (2045 §6.7), in lines of at most 76.
 
     A line that is longer than a slice is cut by a soft line break.
     """
     pieces, start = [], 0
-    while len(octets) - start > _SLICE:
-        end = octets.rfind(b"\n", start, start + _SLICE) + 1
-        encoded = _quoted_printable(octets[start : end or start + _SLICE])
+    while len(data) - start > _SLICE:
+        end = data.rfind(b"\n", start, start + _SLICE) + 1
+        encoded = _quoted_printable(data[start : end or start + _SLICE])
         pieces.append(encoded if end else _soft_break(encoded))
         start = end or start + _SLICE
-    return b"".join([*pieces, _quoted_printable(octets[start:])])
+    return b"".join([*pieces, _quoted_printable(data[start:])])
 
 
 def _soft_break(lines: bytes) -> bytes:
@@ -103,12 +123,12 @@ def _soft_break(lines: bytes) -> bytes:
     return lines + b"=\r\n"
 
 
-def _quoted_printable(octets: bytes) -> bytes:
-    if b" \n" in octets or b"\t\n" in octets:
+def _quoted_printable(data: bytes) -> bytes:
+    if b" \n" in data or b"\t\n" in data:
         # Line by line, so that an escaped space at the end of a line counts towards its length.
-        out = b"\n".join([binascii.b2a_qp(line, istext=True) for line in octets.split(b"\n")])
+        out = b"\n".join([binascii.b2a_qp(line, istext=True) for line in data.split(b"\n")])
     else:
-        out = binascii.b2a_qp(octets, istext=True)
+        out = binascii.b2a_qp(data, istext=True)
     if b"From " in out:  # with a soft line break, because the escape alone could make the line too long
         out = out.replace(b"\nFrom ", b"\n=46=\nrom ")
         if out.startswith(b"From "):
@@ -116,10 +136,10 @@ def _quoted_printable(octets: bytes) -> bytes:
     return out.replace(b"\n", b"\r\n")
 
 
-def encode_base64(octets: bytes) -> bytes:
+def encode_base64(data: bytes) -> bytes:
     """Encodes as base64 in lines of 76 (2045 §6.8). The last line has no line end."""
-    view = memoryview(octets)
-    whole = len(octets) - len(octets) % _SLICE_OF_FILE
+    view = memoryview(data)
+    whole = len(data) - len(data) % _SLICE_OF_FILE
     blocks = [
         b"\r\n".join(_CUT.unpack(binascii.b2a_base64(view[start : start + _SLICE_OF_FILE], newline=False)))
         for start in range(0, whole, _SLICE_OF_FILE)

@@ -102,7 +102,7 @@ def open_socket(reactor: Any, path: Path, factory: ControlFactory) -> Any:
         raise SettingsError(f"The setting control.socket is {path}; cannot listen there: {why}.") from None
 
 
-def ask(path: Path, command: Mapping[str, object], seconds: float = 60.0) -> dict[str, Any]:
+def send(path: Path, command: Mapping[str, object], seconds: float = 60.0) -> dict[str, Any]:
     """Sends a command to the daemon and returns its answer. Raises ControlError."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:

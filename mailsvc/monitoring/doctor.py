@@ -8,11 +8,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import Literal
 
 import attrs
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, reversed_name
+from mailsvc.net.dns import NxDomain, Records, Resolver, Temporary, reversed_name
 
 State = Literal["ok", "warning", "error"]
 
@@ -30,14 +30,6 @@ class Finding:
     remedy: str = ""
 
 
-class Lookups(Protocol):
-    """net.dns.Resolver, as far as the doctor uses it."""
-
-    async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
-    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
-    async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary: ...
-
-
 @attrs.frozen
 class Certificate:
     """The certificate of the SMTP ports."""
@@ -50,7 +42,7 @@ class Certificate:
 class Doctor:
     """`sources`: source addresses and EHLO names; an address of None is looked up. `greet`: why a port sends no greeting, or None."""
 
-    lookups: Lookups
+    lookups: Resolver
     sources: Sequence[tuple[str | None, str]]
     greet: Callable[[str, int], Awaitable[str | None]]
     probe: str  # a domain whose mail servers are reachable from anywhere

@@ -16,6 +16,7 @@ from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.api_keys import Caller
 
+AUDIT_UNSENT = 1000  # lines; more are a sign that the destination does not take them
 GREETING = ("25", "587", "2587")  # ports whose server sends its greeting in clear
 
 
@@ -59,6 +60,22 @@ def encrypted(wrong: str | None) -> Finding:
     if wrong is None:
         return Finding("encrypted secrets", "ok", "A sample of each kind was decrypted.")
     return Finding("encrypted secrets", "error", wrong, "Restore the key file from its backup. mailsvc does not start without it.")
+
+
+def audit_log(weaknesses: Sequence[str]) -> Finding:
+    """Checks that the daemon's database role cannot change the audit log."""
+    if not weaknesses:
+        return Finding("audit log", "ok", "The database role of mailsvc can add lines, and cannot change or delete them.")
+    remedy = "Set up a role of its own with `mailsvc audit protect` (docs/operations.md)."
+    return Finding("audit log", "warning", f"The database role of mailsvc can change it: {'; '.join(weaknesses)}.", remedy)
+
+
+def audit_sent(name: str, unsent: int) -> Finding:
+    """Checks that the audit log reaches a destination outside."""
+    if unsent <= AUDIT_UNSENT:
+        return Finding(f"audit log by {name}", "ok", f"{unsent} lines have not been sent yet.")
+    remedy = "See the log for why they are not taken. While you set up a destination, the whole log is sent first."
+    return Finding(f"audit log by {name}", "warning", f"{unsent} lines have not been sent yet.", remedy)
 
 
 def _files(settings: Settings) -> list[Finding]:

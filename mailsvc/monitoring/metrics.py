@@ -15,8 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from twisted.logger import Logger
 
+from mailsvc.accounts.abuse import AbuseWatch
 from mailsvc.accounts.usage import LEVELS, LISTED, Accounting, reached
+from mailsvc.broadcasts.fanout import MOVES
+from mailsvc.content_filter import RESULTS as FILTER_RESULTS
 from mailsvc.settings.plans import WORDS
+from mailsvc.store.audience.imports import RESULTS
 from mailsvc.store.logs.figures import Reading
 
 Samples = Mapping[Any, float]  # by tuples of label values
@@ -47,10 +51,10 @@ class Exposition:
         return bytes(generate_latest(registry))
 
     def _add(self, family: Any, name: str, help: str, value: float | Samples, labels: Sequence[str]) -> None:
-        made = family(f"mailsvc_{name}", help, labels=labels)
+        metric = family(f"mailsvc_{name}", help, labels=labels)
         for values, number in (value if isinstance(value, Mapping) else {(): value}).items():
-            made.add_metric(values, number)
-        self.families.append(made)
+            metric.add_metric(values, number)
+        self.families.append(metric)
 
 
 @attrs.define(eq=False)
@@ -146,7 +150,7 @@ def batches(found: Mapping[str, Any]) -> Callable[[Exposition], None]:
 
 
 def quotas(usage: Accounting) -> Callable[[Exposition], None]:
-    """The quotas of accounts."""
+    """The quotas of accounts, and protection against abuse."""
 
     def write(exposition: Exposition) -> None:
         refused = dict.fromkeys(WORDS, 0) | usage.quotas.refused
@@ -161,6 +165,15 @@ def quotas(usage: Accounting) -> Callable[[Exposition], None]:
         exposition.gauge("quota_accounts", "Quotas used to at least this percentage.", counts, ("percent",))
         left = {(str(each.number), each.period): each.most - each.taken for each in near[:LISTED]}
         exposition.gauge("quota_left", "Recipients left in quotas that are used to 80 %.", left, ("account", "period"))
+        abuse(usage.abuse)(exposition)
+
+    return write
+
+
+def abuse(watch: AbuseWatch) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
+        exposition.gauge("accounts_held", "Accounts whose mail is held because of bounces or complaints.", len(watch.held))
+        exposition.gauge("accounts_ramped", "New accounts with a daily limit.", watch.ramps)
 
     return write
 
@@ -169,6 +182,10 @@ def accepts(intake: Any) -> Callable[[Exposition], None]:
     def write(exposition: Exposition) -> None:
         found = {"api": 0, "smtp": 0} | intake.accepted
         exposition.counter("accepted", "Accepted emails, by source.", _each(found), ("source",))
+        if intake.content_filter is not None:
+            checked = dict.fromkeys(FILTER_RESULTS, 0) | intake.content_filter.results
+            text = "Messages that the content filter was asked about, by its verdict; unavailable: it did not respond in time."
+            exposition.counter("content_filter", text, _each(checked), ("action",))
 
     return write
 
@@ -186,8 +203,26 @@ def deliveries(delivery: Any, settling: Any) -> Callable[[Exposition], None]:
         exposition.gauge("lane_busy", "Transactions in progress.", sum(lane.busy for lane in lanes))
         exposition.gauge("delivery_connections", "Connections to other mail servers, including those being opened.", delivery.slots.taken)
         exposition.gauge("delivery_memory_bytes", "Bytes of messages in memory.", delivery.memory.used)
+        slow = sorted((each.per_minute, name) for name, each in delivery.holds.throttled().items())[:LISTED]
+        text = "Emails per minute from the region to providers and destinations that throttled it lately."
+        exposition.gauge("throttled_emails_per_minute", text, {(name,): rate for rate, name in slow}, ("name",))
         # Until the next release.
         exposition.gauge("delivery_memory_octets", "Deprecated: use mailsvc_delivery_memory_bytes.", delivery.memory.used)
+
+    return write
+
+
+def sources(state: Any) -> Callable[[Exposition], None]:
+    """The source addresses of this process (delivery/connection/source_state)."""
+
+    def write(exposition: Exposition) -> None:
+        listed = {(each.address,): len(state.listed.get(each.address, ())) for each in state.own}
+        exposition.gauge("source_listed", "Block lists that have a source address. It sends no mail then.", listed, ("address",))
+        today, labels = state.sent_today(), ("address", "provider")
+        text = "Emails that new source addresses have sent to a provider today (UTC), with those reserved for open connections."
+        exposition.gauge("source_sent_today", text, {(address, provider): taken for address, provider, taken, _ in today}, labels)
+        text = "Emails that they may send today while they warm up."
+        exposition.gauge("source_limit_today", text, {(address, provider): limit for address, provider, _, limit in today}, labels)
 
     return write
 
@@ -221,16 +256,76 @@ def connections(found: Any) -> Callable[[Exposition], None]:
 
 # The kinds of mail received at return paths: bounces/reading and bounces/intake.
 _RETURNED = (
-    "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "stranger", "gone", "early", "repeated",
+    "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "no_recipient", "gone", "early", "repeated",
 )  # fmt: skip
 
 
 def returned(returns: Any) -> Callable[[Exposition], None]:
     def write(exposition: Exposition) -> None:
         found = dict.fromkeys(_RETURNED, 0) | returns.counts
+        found["stranger"] = found["no_recipient"]  # deprecated
         exposition.counter(
             "returned", "Mail received at return paths, by kind. Only bounce and complaint change anything.", _each(found), ("kind",)
         )
+
+    return write
+
+
+# The results of mail to addresses for reports: reports/receiving.
+_REPORTED = ("dmarc", "tls", "repeated", "over_limit", "untimely", "foreign", "gone", "unreadable")
+
+
+def reports(intake: Any) -> Callable[[Exposition], None]:
+    """DMARC and TLS reports about customers' domains."""
+
+    def write(exposition: Exposition) -> None:
+        found = dict.fromkeys(_REPORTED, 0) | intake.counts
+        exposition.counter(
+            "reports", "DMARC and TLS reports received, by result. Only dmarc and tls are counted.", _each(found), ("result",)
+        )
+        exposition.counter(
+            "reported_own_failures",
+            "Messages that failed DMARC although this service sent them, as receivers report. Must not grow.",
+            intake.own_failures,
+        )
+
+    return write
+
+
+def broadcasts(fanout: Any, context: Any) -> Callable[[Exposition], None]:
+    """Broadcasts, and people who unsubscribe."""
+
+    def write(exposition: Exposition) -> None:
+        exposition.counter("broadcast_recipients", "Recipients of broadcasts that were put into the queue.", fanout.queued)
+        exposition.counter("broadcast_contacts", "Contacts of broadcasts, including those who did not want the email.", fanout.passed)
+        moves = dict.fromkeys(MOVES, 0) | fanout.moved
+        exposition.counter("broadcasts", "Broadcasts, by outcome.", _each(moves), ("event",))
+        exposition.counter("broadcasts_paused", "Broadcasts paused because too many emails bounced or were reported.", moves["paused"])
+        people = dict.fromkeys(("one_click", "preferences"), 0) | context.unsubscribed
+        exposition.counter("unsubscribes", "People who unsubscribed, by what they used.", _each(people), ("source",))
+
+    return write
+
+
+def imports(found: Any) -> Callable[[Exposition], None]:
+    """Imports of contacts (store/audience/imports)."""
+
+    def write(exposition: Exposition) -> None:
+        ended = {"completed": 0, "failed": 0} | found.ended
+        exposition.counter("imports", "Imports of contacts that ended, by status.", _each(ended), ("status",))
+        rows = dict.fromkeys(RESULTS, 0) | found.rows
+        exposition.counter("import_rows", "Rows of imports, by outcome.", _each(rows), ("result",))
+
+    return write
+
+
+def tracking(recorder: Any) -> Callable[[Exposition], None]:
+    def write(exposition: Exposition) -> None:
+        about = "Opens and clicks that were stored, by kind and by who: a person, or the code of a program."
+        exposition.counter("tracking_hits", about, dict(recorder.recorded), ("kind", "by"))
+        dropped = dict.fromkeys(("full", "failed", "deleted", "objected", "repeated"), 0) | recorder.dropped
+        exposition.counter("tracking_hits_dropped", "Opens and clicks that were not stored, by reason.", _each(dropped), ("reason",))
+        exposition.gauge("tracking_hits_pending", "Opens and clicks that wait in memory to be stored.", len(recorder))
 
     return write
 

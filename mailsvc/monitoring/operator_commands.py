@@ -14,6 +14,7 @@ import attrs
 
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.audit import INSTALLATION, Line, by_operator
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.holds import FOREVER
 from mailsvc.store.queue.operator import Operating
@@ -72,6 +73,8 @@ class OperatorCommands:
     async def email(self, email: str) -> dict[str, object]:
         """Shows the queued recipients of an email, with reason and next attempt."""
         found = await self.operating.email(_uuid(email), self.now)
+        for line in await self._about(_uuid(email), "recipients of an email shown"):
+            await self.operating.record(line, self.now)
         return {"email": email, "waiting": [attrs.asdict(each) for each in found]}
 
     async def pause(self, kind: str, name: str, reason: str | None = None, seconds: float | None = None) -> dict[str, object]:
@@ -80,11 +83,15 @@ class OperatorCommands:
         why = f"Paused by the operator{f': {reason}' if reason else ''}."
         done: dict[str, object] = {"paused": name, "until": _until(until)}
         if kind == "destination":
+            await self.operating.record(by_operator(INSTALLATION, "destination paused", f"{name}: {why}"), self.now)
             await self.queue.hold(self.region, name, "paused", why, until, ordered=True)
         elif kind == "account":
-            await self.operating.pause_account((await find_account(self.accounts, name)).id, why, until)
+            account_id = (await find_account(self.accounts, name)).id
+            line = by_operator(account_id, "mail paused", why)
+            await self.operating.pause_account(account_id, why, until, self.now, [line])
         else:
-            waiting, sending = await self.operating.pause_email(_uuid(name), why, until)
+            lines = await self._about(_uuid(name), "email paused")
+            waiting, sending = await self.operating.pause_email(_uuid(name), why, until, self.now, lines)
             done |= {"recipients": waiting, "already_being_sent": sending}
         self._wake()
         return done
@@ -92,12 +99,15 @@ class OperatorCommands:
     async def resume(self, kind: str, name: str) -> dict[str, object]:
         """Ends a pause or a back-off, and retries at once."""
         if kind == "destination":
+            await self.operating.record(by_operator(INSTALLATION, "destination released", name), self.now)
             await self.queue.lift(self.region, name, paused=True)
             count = await self.operating.retry_destination(self.region, name, self.now)
         elif kind == "account":
-            count = await self.operating.resume_account((await find_account(self.accounts, name)).id, self.now)
+            account_id = (await find_account(self.accounts, name)).id
+            line = by_operator(account_id, "mail released")
+            count = await self.operating.resume_account(account_id, self.now, [line])
         else:
-            count = await self.operating.retry_email(_uuid(name), self.now)
+            count = await self.operating.retry_email(_uuid(name), self.now, await self._about(_uuid(name), "email released"))
         self._wake()
         return {"resumed": name, "recipients": count}
 
@@ -112,6 +122,10 @@ class OperatorCommands:
             count = await self.operating.retry_email(_uuid(name), self.now)
         self._wake()
         return {"retried": name, "recipients": count}
+
+    async def _about(self, email_id: UUID, action: str) -> list[Line]:
+        account_id = await self.operating.account_of(email_id)
+        return [] if account_id is None else [by_operator(account_id, action, str(email_id))]
 
     def _wake(self) -> None:
         self.notify()

@@ -63,6 +63,18 @@ def problems(values: Values) -> list[Problem]:
             abs(of("clock_ahead_seconds")) > 5,
             f"This clock is off the database's by {of('clock_ahead_seconds'):+.0f} s. Above database.clock_tolerance, mail is held.",
         ),
+        (
+            of("accounts_held") > 0,
+            f"Accounts held because of bounces or complaints: {of('accounts_held'):,.0f}. `mailsvc queue list` shows them.",
+        ),
+        *(
+            (
+                count > 0,
+                f"The source address {address} is on {'a block list' if count == 1 else f'{count:.0f} block lists'} and sends no mail. "
+                "`mailsvc sources list` names them: find the reason on their website, fix it, and request removal.",
+            )
+            for (address,), count in of_each(values, "source_listed").items()
+        ),
         (of("pool_waiting") > 20, f"Operations waiting for a database connection: {of('pool_waiting'):,.0f}."),
     ]
     return [Problem(sentence) for present, sentence in found if present]
@@ -143,6 +155,7 @@ class Overview:
         shown = _TEMPLATE.render(
             title=title, style=_STYLE, problems=problems(values), series=self.series, queue=_queue(values), unexplained=values.get(
                 ("queue_unexplained",)), cards=_cards(values), width=WIDTH, height=HEIGHT, near=of_each(values, "quota_left"),
+            slow=of_each(values, "throttled_emails_per_minute"), warming=_warming(values),
         )  # fmt: skip
         return shown.encode("utf-8", "replace")
 
@@ -151,6 +164,13 @@ def _queue(values: Values) -> list[tuple[str, str, float, float]]:
     """Rows of state, class, recipients and age of the oldest in seconds."""
     oldest = of_each(values, "queue_oldest_seconds")
     return [(state, kind, count, oldest.get((kind, state), 0.0)) for (kind, state), count in of_each(values, "queue_recipients").items()]
+
+
+def _warming(values: Values) -> list[tuple[str, str, float, float]]:
+    """Rows of source address, provider, emails sent today and the day's limit."""
+    sent = of_each(values, "source_sent_today")
+    limits = of_each(values, "source_limit_today")
+    return [(address, provider, sent.get((address, provider), 0.0), limit) for (address, provider), limit in sorted(limits.items())]
 
 
 def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -169,9 +189,9 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
     lag = quantile(values, "reactor_lag_seconds", 0.99)
     return [
         ("Outbound", [
-            ("Deliveries", each("deliveries_total")), ("Connections", of("delivery_connections")), ("Lanes", of("Lanes")),
+            ("Deliveries", each("deliveries_total")), ("Connections", of("delivery_connections")), ("Lanes", of("lanes")),
             ("In lanes: waiting, sending", f"{of('lane_waiting')}, {of('lane_busy')}"), ("Leases held by this process", of("leases")),
-            ("Destinations backing off", each("destinations_resting")),
+            ("Destinations backing off", each("destinations_held")),
         ]),
         ("Inbound", [
             ("Accepted", each("accepted_total")), ("Rejected for quota", each("quota_refusals_total")),
@@ -187,7 +207,7 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
             ("Connections", each("pool_connections")), ("Waiting for a connection", of("pool_waiting")),
             ("Statements", of("pool_statements_total")),
             ("Emails per commit", size("accept")), ("Outcomes per commit", size("settle")),
-            ("Clock ahead of the database by", f"{values.get(('clock_ahead_seconds',), 0.0):.2f}\u00a0s"),
+            ("Clock ahead of the database by", f"{values.get(('clock_ahead_seconds',), 0.0):z.2f}\u00a0s"),
         ]),
         ("Processes", [
             *((f"Role {role}", number(count)) for (role,), count in of_each(values, "processes").items()),

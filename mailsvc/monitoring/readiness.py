@@ -59,9 +59,10 @@ class Monitoring:
     async def _remember(self) -> None:
         self._overview.remember(self._metrics.own().text())
 
-    def add(self, source: Callable[[Exposition], None], **batches: Any) -> None:
+    def add(self, *sources: Callable[[Exposition], None], **batches: Any) -> None:
         """Adds metrics, and shared commits by name."""
-        self._metrics.add(source)
+        for source in sources:
+            self._metrics.add(source)
         self._batches.update(batches)
 
     def site(self, token: str | None) -> MetricsSite:

@@ -43,6 +43,15 @@ class Tlsa:
     data: bytes
 
 
+@attrs.frozen(order=True)
+class Caa:
+    """A CAA record: which certificate authorities may issue certificates (8659 §4.1)."""
+
+    flags: int
+    tag: str
+    value: str
+
+
 @attrs.frozen
 class Records(Generic[T]):
     """The records of a name. No values: the name exists, without such records. `name` is the canonical name."""
@@ -147,6 +156,11 @@ class Resolver:
     async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary:
         """TLSA records of `_25._tcp.host`. Only authenticated ones can be relied on."""
         answer: Records[Tlsa] | NxDomain | Temporary = await self._shared(name, "TLSA")
+        return answer
+
+    async def caa(self, name: str) -> Records[Caa] | NxDomain | Temporary:
+        """CAA records of exactly this name, or of what its CNAME points to."""
+        answer: Records[Caa] | NxDomain | Temporary = await self._shared(name, "CAA")
         return answer
 
     async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary:
@@ -297,5 +311,6 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "CNAME": lambda rdata: _target(rdata.target),
     "NS": lambda rdata: _target(rdata.target),
     "PTR": lambda rdata: _target(rdata.target),
+    "CAA": lambda rdata: Caa(rdata.flags, rdata.tag.decode("ascii", "replace").lower(), rdata.value.decode("utf-8", "replace")),
     "TLSA": lambda rdata: Tlsa(rdata.usage, rdata.selector, rdata.mtype, rdata.cert),
 }

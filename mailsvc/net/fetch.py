@@ -8,7 +8,8 @@ request, or several to the same host and port (HttpConnection). Time, header siz
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any, Protocol, Required, TypedDict, Unpack
 
 import attrs
@@ -18,7 +19,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectError, ConnectingCancelledError, ConnectionClosed, ConnectionRefusedError
 from twisted.internet.error import TimeoutError as ConnectTimeout
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.ssl import optionsForClientTLS
@@ -41,10 +42,12 @@ from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResp
 from zope.interface import implementer
 
 from mailsvc.net import urls
-from mailsvc.net.dns import NxDomain, Records, Temporary
+from mailsvc.net.dns import Records, Resolver, Temporary
 from mailsvc.net.urls import BadUrl, Rules, Target
 
+SECONDS = 0.005  # of a turn of the reactor for one connection
 HEAD = 64 * 1024  # bytes of a response besides the body
+PIECE = 4096  # bytes that are parsed at a time; a slice ends between two pieces
 ADDRESSES = 3  # that are tried for each request
 HOSTS = 50  # whose TLS contexts are cached; each takes almost a megabyte
 CONNECT = 5.0  # seconds for each address
@@ -72,12 +75,6 @@ class Reply:
         return values[0].decode("utf-8", "replace") if values else None
 
 
-class Addresses(Protocol):
-    """net.dns.Resolver, as far as it is used here."""
-
-    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
-
-
 class Options(TypedDict, total=False):
     """The options of a request: a timeout, and how many bytes of the body to `keep`.
 
@@ -86,7 +83,7 @@ class Options(TypedDict, total=False):
 
     seconds: Required[float]
     keep: Required[int]
-    headers: Mapping[str, str] | None
+    headers: Mapping[str, str | Sequence[str]] | None
     body: bytes | None
     reserve: Callable[[int], bool]
 
@@ -102,7 +99,7 @@ class Fetcher:
     """Makes requests. `trust`: the certificate authorities; None: those of this machine."""
 
     reactor: Any
-    resolver: Addresses
+    resolver: Resolver
     rules: Rules
     trust: Any = None
     _tls: OrderedDict[str, Any] = attrs.field(factory=OrderedDict, init=False, repr=False)
@@ -139,6 +136,7 @@ class HttpConnection:
         self.fetcher = fetcher
         self.failure: str | None = None
         self.limit = self.received = 0  # bytes of the current response
+        self.header_complete = False
         self._coded = False
         self._url: str | None = None
         self._target: Target | None = None  # the parsed URL
@@ -152,7 +150,7 @@ class HttpConnection:
         """Makes a request. Raises FetchError."""
         target = self._target if url == self._url and self._target is not None else self._read(url)
         seconds = options["seconds"]
-        self.failure, self.limit, self.received = None, options["keep"] + HEAD, 0
+        self.failure, self.limit, self.received, self.header_complete = None, options["keep"] + HEAD, 0, False
         fetching = Deferred.fromCoroutine(self._fetch(method, target, options))
         timer = self.fetcher.reactor.callLater(seconds, self._give_up, fetching, f"There was no complete response within {seconds:g} s.")
         try:
@@ -166,6 +164,10 @@ class HttpConnection:
                 self.close()
             if timer.active():
                 timer.cancel()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
 
     def close(self, failure: str | None = None) -> None:
         """Closes the connection at once. The next request makes a new one."""
@@ -204,7 +206,7 @@ class HttpConnection:
             raise FetchError("The response could not be parsed.") from None
 
     async def _request(self, method: str, target: Target, options: Options) -> Reply:
-        headers, body = Headers({name: [value] for name, value in (options.get("headers") or {}).items()}), options.get("body")
+        headers, body = _headers(options.get("headers") or {}), options.get("body")
         response = await HTTPClient(self).request(method, target.text, headers=headers, data=body, allow_redirects=False, unbuffered=True)
         kept = _Body(options["keep"], options.get("reserve", lambda size: True))
         response.deliverBody(kept)
@@ -234,6 +236,7 @@ class HttpConnection:
         requested = self._agent.request(method, uri, headers, producer)
 
         def plain(response: IResponse) -> IResponse:
+            self.header_complete = True
             self._coded = response.headers.hasHeader(b"content-encoding")
             for name in (b"content-encoding", b"set-cookie"):  # treq then neither decompresses nor reads cookies
                 response.headers.removeHeader(name)
@@ -287,6 +290,11 @@ class HttpConnection:
         fetching.cancel()
 
 
+def _headers(given: Mapping[str, str | Sequence[str]]) -> Headers:
+    """A field with several values is repeated."""
+    return Headers({name: [value] if isinstance(value, str) else list(value) for name, value in given.items()})
+
+
 def _origin(target: Target) -> tuple[bool, str, int]:
     return target.secure, target.host, target.port
 
@@ -296,15 +304,57 @@ def _cancelled(error: Exception) -> bool:
 
 
 class _LimitedProtocol(ProtocolWrapper):
-    """Closes the connection if a response is too large."""
+    """Closes the connection if a response or its header is too large. Parses in slices, so that other connections go on meanwhile."""
+
+    transport: Any
+    _unparsed = b""
+    _turn: IDelayedCall | None = None
+    _paused = False  # by the parser
 
     def dataReceived(self, data: bytes) -> None:
         connection = self.factory.connection
         connection.received += len(data)
         if connection.received > connection.limit:
             connection.close(f"The response has more than {connection.limit} bytes.")
-        else:
-            super().dataReceived(data)
+            return
+        self._unparsed += data
+        if self._turn is None:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Parse what arrived, or as much as fits into a slice."""
+        connection, resumed, self._turn = self.factory.connection, self._turn is not None, None
+        until = monotonic() + SECONDS
+        data, at = self._unparsed, 0
+        while at < len(data) and connection.is_open:
+            if not connection.header_complete and connection.received - len(data) + at >= HEAD:
+                connection.close(f"The header of the response has more than {HEAD} bytes.")
+                return
+            super().dataReceived(data[at : at + PIECE])
+            at += PIECE
+            if monotonic() >= until:
+                break
+        self._unparsed = data[at:]
+        if self._unparsed and connection.is_open:
+            self.transport.pauseProducing()
+            self._turn = connection.fetcher.reactor.callLater(0, self._parse)
+        elif resumed and not self._paused:
+            self.transport.resumeProducing()
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        if self._turn is None:
+            self.transport.resumeProducing()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+        self._turn, self._unparsed = None, b""
+        super().connectionLost(reason)
 
 
 class _LimitedFactory(WrappingFactory):

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
-from uuid import UUID
 
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.intake import AsReceived, Busy, Incoming, Key, Rejected
+from mailsvc.intake import AsReceived, Busy, Incoming, Intake, Key, Rejected
 from mailsvc.mail import header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
-from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reports import dsn
-from mailsvc.relay.submission import Submitter
 from mailsvc.store.ids import uuid7
-from mailsvc.store.mail.dsn_requests import Notice, Told
-from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.mail.dsn_requests import ForwardedReport, Notice, Notices, ReportItem
+from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.messages import Messages
 from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
@@ -39,22 +36,13 @@ _ACTIONS: dict[str, dsn.Action] = {
 }
 
 
-class Store(Protocol):
-    async def take(self, now: datetime, limit: int = 500) -> Sequence[Notice]: ...
-    async def done(self, report: UUID) -> None: ...
-
-
-class Messages(Protocol):
-    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None: ...
-
-
 @attrs.frozen
 class DsnSender:
     """`host` is the reporting MTA's name; `clock` returns unix seconds."""
 
-    store: Store
+    store: Notices
     messages: Messages
-    intake: Submitter
+    intake: Intake
     host: str
     clock: Callable[[], float]
 
@@ -69,7 +57,7 @@ class DsnSender:
     async def _send(self, notice: Notice) -> bool:
         """Whether the DSN was sent, or does not have to be."""
         to, full = _submitter(notice), notice.envelope.ret == "FULL"
-        if to is None or not notice.told:
+        if to is None or not notice.items:
             return True
         stored = await self.messages.load(notice.account_id, notice.email_id, FULL_LIMIT + 1 if full else _HEADER)
         if stored is None:
@@ -97,10 +85,10 @@ class DsnSender:
             about=notice.message_id,
             envid=notice.envelope.envid,
             arrived=notice.created_at.astimezone(UTC),
-            fates=tuple(_fate(item, notice.envelope.orcpt) for item in notice.told),
+            recipients=tuple(_recipient(item, notice.envelope.orcpt) for item in notice.items),
             message=message,
             full=full and len(message) <= FULL_LIMIT,
-            smtputf8=notice.envelope.smtputf8 or not all(item.address.isascii() for item in notice.told),
+            smtputf8=notice.envelope.smtputf8 or not all(item.address.isascii() for item in notice.items),
         )
 
     def _now(self) -> datetime:
@@ -114,10 +102,9 @@ def _submitter(notice: Notice) -> Mailbox | None:
         return None
 
 
-def _fate(item: Told, originals: Sequence[str | None]) -> dsn.Fate:
+def _recipient(item: ReportItem, originals: Sequence[str | None]) -> dsn.NoticeRecipient:
     original = originals[item.recipient] if item.recipient < len(originals) else None
-    if item.type == "passed":
-        action, text, reporter = item.data["action"], item.data["said"], item.data["reporter"]
-        return dsn.Fate(item.address, action, text, item.at.astimezone(UTC), original, reporter)
-    text = str(item.data.get("reply") or item.data.get("reason") or "")
-    return dsn.Fate(item.address, _ACTIONS[item.type], text, item.at.astimezone(UTC), original)
+    at = item.at.astimezone(UTC)
+    if isinstance(item.data, ForwardedReport):
+        return dsn.NoticeRecipient(item.address, item.data.action, item.data.said, at, original, item.data.reporter)
+    return dsn.NoticeRecipient(item.address, _ACTIONS[item.type], item.data.text, at, original)

@@ -1,4 +1,4 @@
-"""Mail for the service itself: to return paths, and to postmaster@ and abuse@ of its own names (5321 §4.5.1, RFC 2142).
+"""Mail for the service: to return paths, to addresses for reports, and to postmaster@ and abuse@ of its names (5321 §4.5.1, RFC 2142).
 
 It needs no login and is never relayed: every other recipient is refused with `550 5.1.1`.
 """
@@ -13,8 +13,9 @@ import attrs
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import replies
-from mailsvc.relay.spool import Arrived, InThread, Spool
+from mailsvc.relay.spool import Arrived, Spool
 from mailsvc.runtime.budget import Hold
+from mailsvc.runtime.offload import InThread
 from mailsvc.smtp.server.session import Envelope, Sink
 from mailsvc.store.postgres.errors import StoreError
 
@@ -34,6 +35,15 @@ class ReturnedMail:
 
 
 @attrs.frozen
+class ReportMail:
+    """Mail to addresses for DMARC and TLS reports. `domains` are the recipients."""
+
+    sender: str
+    domains: tuple[UUID, ...]
+    message: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen
 class PostmasterMail:
     """Mail to postmaster@ or abuse@."""
 
@@ -47,7 +57,8 @@ Forward = Callable[[PostmasterMail], Awaitable[Reply | None]]
 
 @attrs.frozen
 class InboundMail:
-    """`returned` takes bounces and complaints, `forward` takes the operator's mail; without one, its recipients are refused.
+    """`returned` takes bounces and complaints, `reported` takes reports, `forward` takes the operator's mail. Without one, its recipients
+    are refused. `read_report` returns the domain's ID of an address for reports.
 
     Each stores its mail durably before it returns, or returns the reply that refuses it, or raises.
     """
@@ -56,10 +67,14 @@ class InboundMail:
     read: ReadReturnPath
     returned: Callable[[ReturnedMail], Awaitable[Reply | None]] | None = None
     forward: Forward | None = None
+    read_report: Callable[[str], UUID | None] = lambda address: None
+    reported: Callable[[ReportMail], Awaitable[Reply | None]] | None = None
 
     def accepts(self, recipient: Path) -> bool:
         if self._is_role(recipient):
             return self.forward is not None
+        if self.reported is not None and self.read_report(recipient.address) is not None:
+            return True
         return self.returned is not None and self.read(recipient.address) is not None
 
     def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
@@ -74,6 +89,7 @@ class InboundMail:
         roles = tuple(r.path.address for r in envelope.recipients if self._is_role(r.path))
         paths = [(r.path.address, self.read(r.path.address)) for r in envelope.recipients]
         returned = tuple((address, *found) for address, found in paths if found is not None)
+        reports = tuple({found for r in envelope.recipients if (found := self.read_report(r.path.address)) is not None})
         try:
             if roles and self.forward is not None:
                 refusal = await self.forward(PostmasterMail(sender, roles, message))
@@ -81,6 +97,10 @@ class InboundMail:
                     return refusal
             if returned and self.returned is not None:
                 refusal = await self.returned(ReturnedMail(sender, returned, message))
+                if refusal is not None:
+                    return refusal
+            if reports and self.reported is not None:
+                refusal = await self.reported(ReportMail(sender, reports, message))
                 if refusal is not None:
                     return refusal
         except StoreError as error:

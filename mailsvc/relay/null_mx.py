@@ -6,14 +6,14 @@ No recipient is refused because DNS is slow or unavailable: what is not known in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.mail.reply import Reply
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.net.dns import Mx, NxDomain, Records, Resolver, Temporary
 
 NULL_MX: Final = Reply(556, "The recipient's domain does not accept mail (null MX)", "5.1.10")  # 7505 §4.1
 MAX_LOOKUPS = 100  # that are waited for at once
@@ -21,17 +21,12 @@ MAX_LOOKUPS = 100  # that are waited for at once
 Found = Records[Mx] | NxDomain | Temporary
 
 
-class Resolver(Protocol):
-    """A lookup continues when its caller stops waiting, for the next caller."""
-
-    def known_mx(self, domain: str) -> Found | None: ...
-
-    async def mx(self, domain: str) -> Found: ...
-
-
 @attrs.define(eq=False)
 class NullMx:
-    """`seconds`: how long all recipients of one mail may wait together. `routed`: whether a domain has a fixed route, without DNS."""
+    """`seconds`: how long all recipients of one mail may wait together. `routed`: whether a domain has a fixed route, without DNS.
+
+    A lookup continues when its caller stops waiting, for the next caller.
+    """
 
     resolver: Resolver
     clock: IReactorTime

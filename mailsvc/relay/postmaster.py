@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.intake import Admitted, AsReceived, Incoming
+from mailsvc.intake import Admitted, AsReceived, Incoming, Intake
 from mailsvc.mail import header
 from mailsvc.mail.address import Mailbox
 from mailsvc.mail.compose import rfc5322_date
-from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.policy import Refusal
 from mailsvc.relay import replies
 from mailsvc.relay.inbound import PostmasterMail
-from mailsvc.relay.submission import Submitter
-from mailsvc.store.domains.domains import Domain
+from mailsvc.store.domains.domains import Domains
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
-
-
-class Domains(Protocol):
-    async def called(self, name: str) -> Domain | None: ...
 
 
 @attrs.frozen
@@ -37,7 +31,7 @@ class Postmaster:
     to: Mailbox
     domain: str
     domains: Domains
-    intake: Submitter
+    intake: Intake
     clock: Callable[[], float]
     read_complaint: Callable[[bytes], Awaitable[None]]  # records a complaint, if the mail is one
 

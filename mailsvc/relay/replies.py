@@ -24,6 +24,7 @@ TOO_FAST: Final = Reply(451, "Too many messages per second, try again later", "4
 
 LOGIN_UNAVAILABLE: Final = Reply(454, "Temporary authentication failure", "4.7.0")  # 4954 §6
 SUSPENDED: Final = Reply(525, "The account is suspended", "5.7.13")  # RFC 5248
+FOREIGN_NETWORK: Final = Reply(535, "This API key cannot be used from your network", "5.7.8")
 REVOKED: Final = Reply(550, "The API key is no longer valid", "5.7.1")
 TOO_MANY_FAILURES: Final = Reply(421, "Too many failed logins from your address, try again later", "4.7.0")
 TOO_MANY_FOR_KEY: Final = Reply(421, "Too many connections with this API key", "4.7.0")
@@ -40,6 +41,8 @@ _BY_KIND = {
     "from": (550, "5.7.1"),
     "recipients": (550, "5.5.3"),
     "size": (552, "5.3.4"),
+    "filter": (550, "5.7.1"),
+    "later": (451, "4.7.1"),
     "loop": (554, "5.4.6"),
 }
 

@@ -1,20 +1,22 @@
 """Who may submit mail, and to whom: the policy of the relay's SMTP sessions. The protocol: smtp/server. A single mail: submission.
 
 A customer logs in with an API key and sends from its domains to any recipient; a client in a trusted network is logged in with the
-key that the operator configured. Without a login, mail on port 25 is accepted only for the service itself (inbound).
+key that the operator configured. Without a login, mail on port 25 is accepted only for the service itself (inbound). `rcpt`
+answers RCPT TO; it does not look at suppressions, store/mail/insert_emails.sql does.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Protocol
 from uuid import UUID
 
 import attrs
 
+from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
+from mailsvc.net import allow_list
 from mailsvc.relay import replies as relay_replies
 from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, client_network
 from mailsvc.relay.inbound import InboundMail
@@ -27,36 +29,21 @@ from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
 from mailsvc.smtp.server.session import Envelope, Login, Recipient, Session, SessionPolicy, Sink
-from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.people.api_keys import Caller, Keys, digest
 from mailsvc.store.postgres.errors import StoreError
-
-
-class Keys(Protocol):
-    """store/people/api_keys"""
-
-    async def find(self, hash: bytes) -> Caller | None: ...
-    async def find_by_id(self, key_id: UUID) -> Caller | None: ...
-
-
-class Quota(Protocol):
-    @property
-    def allowed(self) -> bool: ...
-
-
-class Rate(Protocol):
-    """accounts/ratelimit: an account's mails count together with its API requests."""
-
-    async def take_shared(self, account_id: UUID, limit: int | None = None) -> Quota: ...
 
 
 @attrs.define(eq=False)
 class Relay:
-    """Opens the sessions of all ports; `open_session` goes to smtp.server.ServerFactory."""
+    """Opens the sessions of all ports; `open_session` goes to smtp.server.ServerFactory.
+
+    `rate`: an account's mails count together with its API requests.
+    """
 
     user: str
     keys: Keys
     well_formed: Callable[[str], bool]
-    rate: Rate
+    rate: RateLimit
     budgets: Budgets
     submissions: Submissions
     session_log: SessionLog
@@ -133,6 +120,8 @@ class RelaySession:
         before, key = self._login, login.caller.key_id
         if login.caller.suspended:
             return relay_replies.SUSPENDED
+        if not allow_list.allows(self._session.peer.host, login.caller.networks):
+            return relay_replies.FOREIGN_NETWORK
         if before is None or before.caller.key_id != key:
             if not self._relay.per_key.enter(key):
                 return relay_replies.TOO_MANY_FOR_KEY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import UUID
 
 import attrs
@@ -14,22 +13,16 @@ from twisted.logger import Logger
 from mailsvc.clock import unix
 from mailsvc.smtp.server.session import Session
 from mailsvc.store.ids import uuid7
-from mailsvc.store.logs.smtp_sessions import SmtpSession
+from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.errors import StoreError
 
 log = Logger()
 
 
-class Store(Protocol):
-    """store/logs/smtp_sessions"""
-
-    async def add(self, account_id: UUID, receipt: SmtpSession) -> None: ...
-
-
 @attrs.define(eq=False)
 class SessionLog:
-    store: Store
+    store: SmtpSessions
     clock: IReactorTime
     _writes: set[Deferred[None]] = attrs.field(factory=set)
 

@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from mailsvc.mail import header
 from mailsvc.mail.reply import Reply
 from mailsvc.runtime.budget import Hold
+from mailsvc.runtime.offload import InThread
 from mailsvc.smtp.server.replies import Refused
 
 log = Logger()
@@ -63,7 +64,9 @@ class Arrived:
         return self.file is not None
 
     def with_header(self, header: bytes) -> bytes | Spooled:
-        """The message with another header block."""
+        """The message with another header block. A message without a body gets its empty line (5322 §2.1)."""
+        if self.start == len(self.data):
+            header += b"\r\n"
         if self.file is None:
             return b"".join((header, memoryview(self.data)[self.start :]))  # copied only once
         return Spooled(header, self.file, self.start, len(self.data))
@@ -75,7 +78,6 @@ class Arrived:
 
 
 Accept = Callable[[Arrived], Coroutine[Any, Any, Reply]]
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function off the reactor
 
 
 @attrs.define(eq=False)

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
 
 import attrs
 
-from mailsvc.intake import Admission, AsReceived, Incoming, Key
+from mailsvc.intake import AsReceived, Incoming, Intake, Key
 from mailsvc.mail import structure, submission
 from mailsvc.mail.address import AddressError, Mailbox, Path
-from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.submission import Submitted, Unfit
 from mailsvc.relay import replies
 from mailsvc.relay.spool import Arrived
+from mailsvc.runtime.offload import InThread
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS
 from mailsvc.smtp.server.session import Envelope, Session
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.errors import StoreError
 
 ENDPOINT = "smtp"  # the scope of idempotency keys
-
-
-class Submitter(Protocol):
-    """intake.Intake"""
-
-    async def submit(
-        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
-    ) -> Admission: ...
 
 
 @attrs.frozen
@@ -41,11 +33,11 @@ class Submissions:
     `body_thread` is like `in_thread`, for work on a whole large body, which takes longer.
     """
 
-    intake: Submitter
+    intake: Intake
     host: str
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    in_thread: InThread
     clock: Callable[[], float]
-    body_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
+    body_thread: InThread | None = None
 
     async def submit(self, caller: Caller, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
         """The reply to the message. Positive only after the commit."""
@@ -95,6 +87,8 @@ class Submissions:
             subject=mail.subject,
             content=content,
             source="smtp",
+            client=session.peer.host,
+            bulk=mail.bulk,
         )
 
     async def _key(self, envelope: Envelope, mail: Submitted, arrived: Arrived) -> Key | None:

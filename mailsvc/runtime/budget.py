@@ -215,7 +215,7 @@ class Hold:
         return self._memory
 
     def worked(self) -> None:
-        """The work is done and the body no longer needed: return everything; `disk` may be taken anew for the response."""
+        """The work is done and the body no longer needed: return everything; `disk` may be taken again for the response."""
         self._give_memory(self._memory)
         self._body = 0
         work, self._work = self._work, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
@@ -10,6 +10,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from mailsvc.clock import measure, utc
+from mailsvc.runtime import privacy
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.settings.reader import SettingsError
@@ -23,6 +24,8 @@ from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.supervisor import Supervisor
 from mailsvc.store.postgres.system_user import EmbeddedError
+from mailsvc.store.privacy.journal import Recorded
+from mailsvc.store.privacy.keyed_hash import keyed_hashes
 from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.restore_guard import RestoreGuard
 
@@ -38,7 +41,17 @@ class Database:
     dsn: str
     pool: Pool
     encryption: Encryption
-    restore_guard: RestoreGuard | None = None
+    restore_guard: RestoreGuard
+    erasing: Recorded
+
+    async def check_restored(self) -> None:
+        """Whether it was restored while this process was running: then all mail is held, and erasures are applied again."""
+        if await self.restore_guard.check() is not None:
+            await privacy.erase_again(self.erasing, restored=True)
+
+    def hashes(self, email: str) -> Mapping[int, bytes]:
+        """The keyed hashes of an address, by which erased addresses are recognized."""
+        return keyed_hashes(self.encryption, email)
 
     async def keys_rejected(self) -> str | None:
         """For /readyz, which is public; the details are in the log."""
@@ -68,16 +81,18 @@ async def open_database(
     opened.at_stop(pool.shutting_down)
     opened.add("the pool", pool.stop)
     await measure(reactor, lambda: database_seconds(pool))  # before any date is written
+    restore_guard = RestoreGuard(pool, settings.database.restore_marker, settings.region)
+    erasing = privacy.open_eraser(pool, reactor, encryption, settings.privacy)
     if not migrating:
-        return Database(dsn, pool, encryption)
+        return Database(dsn, pool, encryption, restore_guard, erasing)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database schema is up to date; {count} migrations were applied", count=len(applied))
     await partitions.ensure(pool, utc(reactor))  # an operator's command may be the first to write
     if checking and (wrong := await wrong_keys(pool, settings, encryption.keys)) is not None:
         raise SettingsError(wrong)
-    restore_guard = RestoreGuard(pool, settings.database.restore_marker, settings.region)
-    await restore_guard.check(remember=False)
-    return Database(dsn, pool, encryption, restore_guard)
+    restored = await restore_guard.check(remember=False)
+    await privacy.erase_again(erasing, restored=restored is not None)  # before anything is served or sent
+    return Database(dsn, pool, encryption, restore_guard, erasing)
 
 
 async def in_thread(reactor: Any, call: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -17,8 +17,15 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+T = TypeVar("T")
 _BATCH = 8  # results returned together at most
 _BATCH_SECONDS = 0.003  # and for how long the first of them may wait for the others
+
+
+class InThread(Protocol):
+    """Runs a function off the reactor's thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 SIGNING, BODIES, PASSWORDS = 2, 4, 2  # threads of each pool

@@ -1,7 +1,6 @@
 """The polling loop: calls a function when woken and at least once per interval, one call at a time.
 
-Every part that polls does so with `PollingLoop`, except the lanes' claims in delivery/polling, which depend on free capacity, and
-reconnection inside store/postgres.
+Every part that polls does so with `PollingLoop`, except reconnection inside store/postgres.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class PollingLoop:
     failures: int = attrs.field(default=0, init=False)  # in a row
     _running: bool = attrs.field(default=False, init=False)
     _polling: bool = attrs.field(default=False, init=False)
-    _woken: bool = attrs.field(default=False, init=False)  # while a poll was under way
+    _woken: bool = attrs.field(default=False, init=False)  # since the last poll began
     _timer: Any = attrs.field(default=None, init=False)
     _not_before: float = attrs.field(default=float("-inf"), init=False)
     _stopping: list[Deferred[None]] = attrs.field(factory=list, init=False)
@@ -58,10 +57,10 @@ class PollingLoop:
 
     def wake(self) -> None:
         """Poll soon. During a poll: once more after it."""
-        if self._polling:
+        if self._running and not self._woken:
             self._woken = True
-        elif self._running:
-            self._schedule(0.0)
+            if not self._polling:
+                self._schedule(0.0)
 
     async def stop(self) -> None:
         """Poll no more. Returns when the poll under way, if any, has ended."""

@@ -17,7 +17,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 import attrs
@@ -31,19 +30,13 @@ from mailsvc.sandbox.report_sender import ReportSender
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
 from mailsvc.smtp.server.session import Envelope, Limits, Listener, Login, Recipient, Session, SessionPolicy, Sink
-from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
+from mailsvc.store.mail.sandbox import ReceivedMail, Sandbox, Verdict
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
 NOT_YET = Reply(451, "This sandbox address accepts a mail on the third attempt", "4.7.1")
 TRIES = 3
 _REMEMBERED = 10_000  # delayed mails whose attempts are counted
 _MESSAGE_ID = re.compile(rb"^message-id:\s*<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})@", re.IGNORECASE | re.MULTILINE)
-
-
-class Store(Protocol):
-    """store/mail/sandbox"""
-
-    async def add(self, mail: ReceivedMail) -> UUID: ...
 
 
 Compose = Callable[[str, str, str, bytes, datetime], bytes]
@@ -64,7 +57,7 @@ def listener(host: str, context: object | None = None) -> Listener:
 class SandboxInbox:
     """Accepts every connection; `open_session` goes to smtp.server.ServerFactory."""
 
-    store: Store
+    store: Sandbox
     read_return_path: ReadReturnPath
     verify: Verify
     clock: IReactorTime

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.offload import InThread
 from mailsvc.sandbox.inbox import ReadReturnPath, SandboxInbox, listener
 from mailsvc.sandbox.report_sender import ReportSender
-from mailsvc.sandbox.verdict import Offload, verdicts
+from mailsvc.sandbox.verdict import verdicts
 from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.store.mail.sandbox import Sandbox
 
@@ -21,7 +22,7 @@ def sandbox(
     opened: Opened,
     store: Sandbox,
     read: ReadReturnPath,
-    offload: Offload,
+    offload: InThread,
     return_port: Callable[[], int | None],
 ) -> ServerFactory:
     """The factory of the sandbox's connections. `return_port` returns the local port that accepts mail to return paths."""

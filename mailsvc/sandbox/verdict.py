@@ -17,6 +17,7 @@ from dkim.util import InvalidTagValueList, parse_tag_value
 
 from mailsvc.mail.authentication.dkim import canonical_body_of
 from mailsvc.mail.header import HeaderError, split_fields
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.mail.sandbox import Verdict
 
 MAX_SIGNATURES = 10
@@ -27,11 +28,9 @@ BODY_FAILS = "The body was changed: its hash differs from the signed one (bh)."
 
 # (domain, selector) → the TXT record of `selector._domainkey.domain`, or None.
 Published = Callable[[str, str], Awaitable[str | None]]
-# Runs a function off the reactor's thread.
-Offload = Callable[[Callable[[], tuple[Verdict, ...]]], Awaitable[tuple[Verdict, ...]]]
 
 
-async def verdicts(message: bytes, published: Published, offload: Offload) -> tuple[Verdict, ...]:
+async def verdicts(message: bytes, published: Published, offload: InThread) -> tuple[Verdict, ...]:
     """A verdict for each signature, in the order of the header; none for an unsigned mail."""
     records: dict[bytes, bytes] = {}
     start = _body_start(message)

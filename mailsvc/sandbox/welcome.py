@@ -63,7 +63,7 @@ class Welcome:
     async def _account(self) -> Account:
         accounts = self.customers.accounts
         found = [account for account in await accounts.list() if account.name == ACCOUNT]
-        return found[0] if found else await accounts.create(ACCOUNT)
+        return found[0] if found else await accounts.create(ACCOUNT, trusted=True)
 
     async def _domain(self, account: Account) -> Domain:
         name = self.settings.development.domain

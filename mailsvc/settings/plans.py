@@ -1,4 +1,4 @@
-"""Plans: how many recipients an account may send to per month and per day, and when those periods begin and end. Pure.
+"""Plans: how many recipients an account may send to per month and per day, and how many contacts it may have. Pure.
 
 The plans themselves are in plans.toml. accounts/quota.py counts what an account has used.
 """
@@ -34,11 +34,15 @@ class Plans:
 
 @attrs.frozen
 class Plan:
-    """`price` is None if it is not decided; `stated` has the published prices that contradict each other."""
+    """`contacts`: how many an account may have when it sends a broadcast; None: no limit.
+
+    `price` is None if it is not decided; `stated` has the published prices that contradict each other.
+    """
 
     name: str
     emails: int
     daily: int | None = None
+    contacts: int | None = None
     price: float | None = None
     stated: tuple[float, ...] = ()
 
@@ -51,19 +55,24 @@ class Plan:
 
 @attrs.frozen
 class Exhausted:
-    """A request for `wanted` recipients that exceeds the quota. `used` of `limit` are used; the count resets at `resets_at`."""
+    """A request for `wanted` recipients that exceeds the quota. `used` of `limit` are used; the count resets at `resets_at`.
+
+    `ramp`: the limit is that of a new account, not of its plan.
+    """
 
     period: Period
     wanted: int
     used: int
     limit: int
     resets_at: datetime
+    ramp: bool = False
 
     @property
     def message(self) -> str:
         """The error message. Client libraries know its first sentence."""
         left = f"This request has {self.wanted} recipients, but only {self.limit - self.used} of {self.limit} are left"
-        return f"You have exceeded your {WORDS[self.period]} email sending quota. {left} until {self.resets_at:%Y-%m-%d %H:%M} UTC."
+        new = " The quota of a new account grows as it sends mail that people want." if self.ramp else ""
+        return f"You have exceeded your {WORDS[self.period]} email sending quota. {left} until {self.resets_at:%Y-%m-%d %H:%M} UTC.{new}"
 
 
 def begins(period: Period, now: datetime) -> date:
@@ -99,13 +108,15 @@ def read(given: Mapping[str, Any]) -> dict[str, Plan]:
 
 
 def _plan(name: str, table: Any) -> Plan:
-    known = {"emails", "daily", "price", "stated"}
+    known = {"emails", "daily", "contacts", "price", "stated"}
     if not isinstance(table, dict) or not set(table) <= known:
         raise SettingsError(f"The plan {name} must be a table with the keys {', '.join(sorted(known))}.")
-    for key in ("emails", "daily"):
+    for key in ("emails", "daily", "contacts"):
         if (key in table or key == "emails") and (type(table.get(key)) is not int or table[key] < 1):
             raise SettingsError(f"The plan {name} has an invalid or missing `{key}`; expected a whole number of at least 1.")
     prices = [table["price"]] if "price" in table else table.get("stated", [])
     if not isinstance(prices, list) or any(type(price) not in (int, float) or price < 0 for price in prices):
         raise SettingsError(f"The plan {name} has an invalid price; expected a number of at least 0.")
-    return Plan(name, table["emails"], table.get("daily"), table.get("price"), tuple(table.get("stated", ())))
+    return Plan(
+        name, table["emails"], table.get("daily"), table.get("contacts"), table.get("price"), tuple(table.get("stated", ()))
+    )  # fmt: skip

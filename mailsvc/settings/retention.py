@@ -27,6 +27,7 @@ class Retention:
     requests: int = setting(30, "Days to keep the API request log.", check=_days)
     webhooks: int = setting(30, "Days to keep webhook messages and the endpoints' responses.", check=_days)
     receipts: int = setting(30, "Days to keep the session log: transcripts of customers' SMTP sessions.", check=_days)
+    reports: int = setting(90, "Days to keep the results of DMARC and TLS reports about customers' domains.", check=_days)
     tls: int = setting(90, "Days to keep the counts for TLS reports, which belong to no account.", check=_days)
 
 

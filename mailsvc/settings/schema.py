@@ -13,11 +13,18 @@ import attrs
 
 from mailsvc.policy import BLOCKED_ENDINGS
 from mailsvc.settings import checks
+from mailsvc.settings.abuse import Abuse
+from mailsvc.settings.audience import Audience, Broadcasts
+from mailsvc.settings.audit import Audit
 from mailsvc.settings.checks import RELAY_PORTS, ROLES
+from mailsvc.settings.content_filter import ContentFilter
+from mailsvc.settings.customers import Domains, Webhooks
 from mailsvc.settings.identity_providers import SignIn
 from mailsvc.settings.plans import Plans
+from mailsvc.settings.privacy import Privacy
 from mailsvc.settings.reader import section, setting
 from mailsvc.settings.retention import Retention
+from mailsvc.settings.tracking import Tracking
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
 
@@ -37,7 +44,7 @@ class Database:
     )
     restore_marker: Path | None = setting(
         None,
-        "A file that records how far the database has come, so that a restore from a backup is detected.",
+        "A file that records how far the database has advanced, so that a restore from a backup is detected.",
         example="/var/lib/mailsvc/restore_marker",
     )
     pool: int = setting(10, "Connections to Postgres.", check=checks.between(2, 200))
@@ -79,7 +86,7 @@ class Http:
     )
     connections_per_address: int = setting(
         250,
-        "Maximum number of open connections from one address (IPv6: one /64). Behind trusted proxies, of concurrent requests.",
+        "Maximum number of open connections from one address (IPv6: one /64), or of its concurrent requests behind a trusted proxy.",
         check=checks.at_least(1),
     )
     rate_limit: int = setting(10, "Requests per second for each account that has no limit of its own.", check=checks.at_least(1))
@@ -174,9 +181,24 @@ class Delivery:
     )
     sources: tuple[str, ...] = setting(
         (),
-        'Source addresses, each with an EHLO name and a weight: "192.0.2.1 out1.example.com 3". Empty: the operating system chooses.',
+        'Source addresses: "192.0.2.1 out1.example.com 3 pool=bulk since=2026-11-20", each with an EHLO name, and if needed a weight, '
+        "a pool and the first day of its warm-up (docs/sending-sources.md). Empty: the operating system chooses.",
+    )
+    bulk_pool: str | None = setting(
+        None, "The pool of source addresses for bulk mail of accounts and domains without a pool of their own.", example="bulk"
+    )
+    pool_overflow: Mapping[str, str] = setting(
+        {},
+        'Pools whose mail may use the addresses of another pool when their own may not send: { "bulk" = "default" }. For others, it waits.',
+    )
+    block_lists: tuple[str, ...] = setting(
+        ("zen.spamhaus.org",),
+        "DNS block lists that delivery.sources are looked up in daily. A listed address sends nothing until it is removed. Empty: none.",
     )
     mta_sts: bool = setting(True, "Whether to follow the MTA-STS policies of recipients' domains.")
+    tls_reports: bool = setting(
+        True, "Whether to send daily reports about TLS to recipients' domains that ask for them. They come from `sender`."
+    )
     dane: bool = setting(False, "Whether to follow TLSA records (DANE). Needs a resolver on this machine that validates DNSSEC.")
     chunking: bool = setting(True, "Whether to send messages with BDAT, in one round trip, to servers that support it with pipelining.")
     routes: Mapping[str, str] = setting(
@@ -259,63 +281,12 @@ class Control:
 
 @attrs.frozen
 class Fetch:
-    """Requests to URLs that customers gave: webhook endpoints and attachments by URL."""
+    """Requests to URLs from customers: webhook endpoints and attachments by URL."""
 
     ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to. Empty: any.")
     allow_http: bool = setting(False, "Whether to allow http URLs, not only https.")
     allowed_networks: tuple[str, ...] = setting((), "Private or loopback networks that may be connected to.")
     denied_networks: tuple[str, ...] = setting((), "Networks that may never be connected to, such as your own public ones.")
-
-
-@attrs.frozen
-class Webhooks:
-    """Webhooks. The settings are passed to webhooks/sender under the same names."""
-
-    endpoints: int = setting(100, "Maximum number of endpoints for each account.", check=checks.between(1, 1000))
-    connections: int = setting(200, "Maximum number of open connections.", check=checks.between(1, 20000))
-    per_endpoint: int = setting(5, "Connections to one endpoint. A failing endpoint gets a single one.", check=checks.between(1, 1000))
-    per_endpoint_most: int = setting(50, "Maximum for an endpoint that responds well and has a backlog.", check=checks.between(1, 1000))
-    per_host: int = setting(50, "Maximum number of connections to one host and port.", check=checks.between(1, 1000))
-    per_account: int = setting(50, "Maximum number of connections to the endpoints of one account.", check=checks.between(1, 1000))
-    timeout: float = setting(15.0, "Timeout in seconds for an attempt.", check=checks.between(1, 60))
-    schedule: tuple[float, ...] = setting(
-        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds to wait before each retry.", check=checks.schedule
-    )
-    warn_after: float = setting(
-        1800.0, "Seconds without a successful attempt after which the account is notified.", check=checks.at_least(1)
-    )
-    disable_after: float = setting(
-        432000.0, "Seconds without a successful attempt after which an endpoint is disabled (5 days).", check=checks.at_least(1)
-    )
-
-
-@attrs.frozen
-class Domains:
-    """Sending domains."""
-
-    allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may verify a domain without DNS records.")
-    hosts: Mapping[str, str] = setting(
-        {},
-        "The host of each region, which receives bounces and whose addresses send. Empty: delivery.ehlo_name for this region.",
-        check=checks.hosts,
-    )
-    spf_include: str | None = setting(
-        None,
-        "A name whose SPF record lists all sending addresses, if they are not just those of the hosts.",
-        check=checks.host,
-        example="spf.example.com",
-    )
-    dkim_zone: str | None = setting(
-        None, "A DNS zone of yours that serves the DKIM keys of new domains (`mailsvc domain zone`). Customers add CNAMEs to it.",
-        check=checks.host, example="dkim.example.com",
-    )  # fmt: skip
-    rotate_days: int = setting(
-        180, "Days after which a DKIM key is rotated. 0: only with `mailsvc domain rotate`.", check=checks.between(0, 3650)
-    )
-    nameserver_port: int = setting(53, "The port of customers' nameservers.", check=checks.between(1, 65535))
-    per_account: int = setting(1000, "Maximum number of domains for each account.", check=checks.between(1, 1_000_000))
-    unverified: int = setting(100, "Maximum number of unverified domains for each account.", check=checks.between(1, 1_000_000))
-    adds_per_hour: int = setting(100, "Maximum number of domains an account can add per hour.", check=checks.between(1, 1_000_000))
 
 
 @attrs.frozen
@@ -381,10 +352,12 @@ class Sandbox:
 class Dashboard:
     """The dashboard."""
 
+    session_idle_hours: float = setting(24.0, "Hours without a request after which a session ends.", check=checks.between(0.05, 8760))
+    session_days: float = setting(30.0, "Days after which a session ends in any case.", check=checks.between(0.05, 365))
     sign_up: bool = setting(False, "Whether anyone can create an account. Needs the setting sender. Otherwise, people join by invitation.")
-    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "DNS blocklists of addresses, in which insights look up our source addresses.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "DNS blocklists of addresses. Insights look up the source addresses there.")
     domain_lists: tuple[str, ...] = setting(
-        (), "DNS blocklists of domains, in which insights look up senders and links. Most require registration."
+        (), "DNS blocklists of domains. Insights look up senders and links there. Most require registration."
     )
 
 
@@ -409,11 +382,9 @@ class Settings:
         None, "The public URL of the API and the dashboard.", check=checks.base_url, example="https://api.example.com"
     )
     sender: str | None = setting(
-        None,
-        "The From address of system mail, such as invitations. Its domain must belong to one of the accounts.",
-        check=checks.sender,
-        example="mailsvc <notices@example.com>",
-    )
+        None, "The From address of system mail, such as invitations. Its domain must belong to one of the accounts.",
+        check=checks.sender, example="mailsvc <notices@example.com>",
+    )  # fmt: skip
     database: Database = section(Database, "The Postgres database.")
     http: Http = section(Http, "The API and the dashboard.")
     smtp: Smtp = section(Smtp, "The SMTP ports: submission by customers, and incoming bounces and complaints.")
@@ -423,8 +394,17 @@ class Settings:
     fetch: Fetch = section(Fetch, "Requests to URLs that customers gave: webhook endpoints and attachments by URL.")
     webhooks: Webhooks = section(Webhooks, "Webhooks.")
     limits: Limits = section(Limits, "Limits for emails.")
+    audience: Audience = section(Audience, "Contacts, segments and topics.")
+    broadcasts: Broadcasts = section(Broadcasts, "Broadcasts: how fast they are sent, and when they are paused.")
+    tracking: Tracking = section(Tracking, "Open and click tracking, which each sending domain can switch on.")
     plans: Plans = section(Plans, "Plans, which set sending quotas.")
+    abuse: Abuse = section(Abuse, "Protection against abuse by customers. `mailsvc account trust` exempts an account.")
+    content_filter: ContentFilter = section(
+        ContentFilter, "A content filter that sees each message before it is accepted: rspamd, or a program with the same HTTP protocol."
+    )
+    audit: Audit = section(Audit, "The audit log: signed anchors, and where its lines are sent.")
     retention: Retention = section(Retention, "How many days data is kept. Nothing that is still queued is deleted.")
+    privacy: Privacy = section(Privacy, "Erasure of personal data.")
     secrets: Secrets = section(Secrets, "Encryption at rest.")
     log: Log = section(Log, "The daemon's log.")
     metrics: Metrics = section(Metrics, "Prometheus metrics.")

@@ -38,6 +38,15 @@ class Columns:
         """Columns that are called like the fields."""
         return cls({name: name for name in names})
 
+    @classmethod
+    def of_class(cls, view: type, alias: str, **expressions: str) -> Columns:
+        """A column for each field of an attrs class: of the same name in the table, unless there is an expression for it."""
+        return cls({field.name: expressions.get(field.name, f"{alias}.{field.name}") for field in attrs.fields(view)})
+
+    def of_table(self, alias: str) -> Columns:
+        """The same columns of one table among several."""
+        return Columns({name: f"{alias}.{column}" for name, column in self.expressions.items()})
+
     def __str__(self) -> str:
         return ", ".join(self.expressions.values())
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.store.events.webhooks import Webhook
+from mailsvc.store.events.webhooks import Webhook, Webhooks
+from mailsvc.system_mail import SystemMail
 
 log = Logger()
-
-
-class Webhooks(Protocol):
-    """store/events/webhooks"""
-
-    async def to_notify(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]: ...
-    async def notified(self, webhook: Webhook) -> None: ...
-
-
-class Mail(Protocol):
-    """system_mail.SystemMail"""
-
-    async def send(self, to: str | None, subject: str, text: str, key: str) -> bool: ...
 
 
 @attrs.frozen
@@ -32,7 +19,7 @@ class FailureNotices:
     """`clock` returns Unix time; `warn_after`: seconds without a success."""
 
     webhooks: Webhooks
-    mail: Mail
+    mail: SystemMail
     clock: Callable[[], float]
     warn_after: float
 

@@ -12,9 +12,9 @@ More messages are claimed for an endpoint than it has connections, so that the o
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -26,9 +26,9 @@ from twisted.logger import Logger
 
 from mailsvc.clock import held, unix, utc
 from mailsvc.events import payload
-from mailsvc.net.fetch import FetchError, HttpClient
+from mailsvc.net.fetch import Fetcher, FetchError, HttpConnection
 from mailsvc.runtime.polling import PollingLoop
-from mailsvc.store.events.outbox import Due, Posted, Ready, claim_until
+from mailsvc.store.events.outbox import Due, Outbox, Posted, Ready, claim_until
 from mailsvc.store.postgres.errors import DataRejected, StoreError
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.webhooks import signature
@@ -56,28 +56,6 @@ class Limits:
     timeout: float = 15.0
     schedule: tuple[float, ...] = (5, 300, 1800, 7200, 18000, 36000, 36000)
     disable_after: float = 432000.0
-
-
-class Outbox(Protocol):
-    """store/events/outbox"""
-
-    async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]: ...
-    async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]: ...
-    async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None: ...
-    async def settle(self, posted: Posted) -> bool: ...
-    async def clear(self, webhook_id: UUID) -> None: ...
-
-
-class Connection(HttpClient, Protocol):
-    """net.fetch.HttpConnection, as far as it is used here."""
-
-    def close(self) -> None: ...
-
-
-class Fetcher(Protocol):
-    """net.fetch.Fetcher, as far as it is used here."""
-
-    def connection(self) -> Connection: ...
 
 
 @attrs.frozen
@@ -183,13 +161,13 @@ class WebhookSender(Service):
         slow = {place.webhook_id for place in self._taken if place.failing}
         return [webhook_id for webhook_id, count in counts.items() if count >= self._concurrency.limit(webhook_id) or webhook_id in slow]
 
-    async def _attempt(self, due: Due, connection: Connection, open_now: int) -> bool:
+    async def _attempt(self, due: Due, connection: HttpConnection, open_now: int) -> bool:
         """Send one message; whether the next may follow. A success is recorded concurrently, anything else before continuing.
 
         If it cannot be recorded, the claim expires and the message is sent again.
         """
         started = unix(self._clock)
-        status, said, retry_after = await self._post(due, started, connection)
+        status, response, retry_after = await self._post(due, started, connection)
         ended = unix(self._clock)
         now = _time(ended)
         kept = due.fact is not None or due.payload is not None
@@ -198,7 +176,8 @@ class WebhookSender(Service):
         if kept:
             self._learn(due.webhook_id, verdict, ended - started, open_now)
         posted = Posted(
-            due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._limits.disable_after),
+            due, status, response, _time(started), ended - started, now, verdict.outcome,
+            now - timedelta(seconds=self._limits.disable_after),
             verdict.next_at, verdict.hold_until, verdict.why, kept,
         )  # fmt: skip
         well = verdict.outcome == "success" or not kept
@@ -230,7 +209,7 @@ class WebhookSender(Service):
         except Exception:
             self.log.failure("recording a webhook attempt failed")
 
-    async def _post(self, due: Due, started: float, connection: Connection) -> tuple[int, str, str | None]:
+    async def _post(self, due: Due, started: float, connection: HttpConnection) -> tuple[int, str, str | None]:
         """The status, the response, and Retry-After."""
         document = due.payload if due.fact is None else payload.render(due.fact)
         if document is None:

@@ -32,12 +32,12 @@ class Row:
 
     def __init__(self) -> None:
         self.counts: dict[Period, tuple[date, int]] = {}
-        self.asked = 0
+        self.queries = 0
         self.held: list[Deferred[None]] | None = None
         self.away: Unavailable | None = None
 
     async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]:
-        self.asked += 1
+        self.queries += 1
         if self.held is not None:
             self.held.append(Deferred())
             await self.held[-1]
@@ -79,7 +79,7 @@ def test_blocks_are_leased_and_given_out_without_asking() -> None:
     quotas = Quotas(row, clock_at(), PLANS)
     for _ in range(1000):
         assert isinstance(done(quotas.take(ACCOUNT, "large", 1)), Taken)
-    assert row.asked == 1 and row.counts["month"][1] == BLOCK and quotas.held == 0
+    assert row.queries == 1 and row.counts["month"][1] == BLOCK and quotas.held == 0
     assert quotas.used(ACCOUNT) == {"month": 1000} and done(quotas.usage(ACCOUNT, "large")) == {"month": Used(1000, 1_000_000)}
     assert done(quotas.take(ACCOUNT, None, 5)) == Taken(5, ())  # no plan, no quota
     assert done(Quotas(row, clock_at(), PLANS, default="small").take(ACCOUNT, None, 101)).period == "day"
@@ -99,10 +99,10 @@ def test_a_refusal_is_believed_for_a_moment() -> None:
     row, clock = Row(), clock_at()
     quotas = Quotas(row, clock, PLANS)
     done(quotas.take(ACCOUNT, "small", 100))
-    asked = row.asked
+    before = row.queries
     for _ in range(50):
         assert isinstance(done(quotas.take(ACCOUNT, "small", 1)), Exhausted)
-    assert row.asked == asked  # the day is known to be used up
+    assert row.queries == before  # the day is known to be used up
     row.counts["day"] = row.counts["day"][0], 90  # somebody gave some back
     clock.advance(1.5)
     assert isinstance(done(quotas.take(ACCOUNT, "small", 1)), Taken)
@@ -177,9 +177,9 @@ def test_many_at_once_ask_once() -> None:
     results: list[Any] = []
     for _ in range(50):
         Deferred.fromCoroutine(quotas.take(ACCOUNT, "large", 1)).addBoth(results.append)
-    assert (row.asked, results) == (1, [])
+    assert (row.queries, results) == (1, [])
     row.held.pop().callback(None)
-    assert row.asked == 1 and len(results) == 50 and all(isinstance(result, Taken) for result in results)
+    assert row.queries == 1 and len(results) == 50 and all(isinstance(result, Taken) for result in results)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.booleans(), st.integers(0, 12)), max_size=60), st.integers(1, 400))

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from mailsvc.accounts.usage import Accounting
 from mailsvc.monitoring import metrics
 from mailsvc.monitoring.metrics import Exposition
+from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.plans import Plans
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.quota import Near
@@ -35,9 +36,12 @@ class Mail:
             self.sent.setdefault(key, (to, subject, text))
         return not self.busy
 
+    async def account(self) -> UUID | None:
+        return None
+
 
 @pytest_twisted.ensureDeferred
-async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> None:
+async def test_admins_are_notified_once_for_each_level_and_period(pool: Pool) -> None:
     clock, mail = Clock(), Mail()
     clock.advance(NOW.timestamp())
     account = await Accounts(pool, clock).create("Acme", notify="office@acme.example")
@@ -46,7 +50,7 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     for name, role in (("a", "admin"), ("b", "admin"), ("c", "member")):
         person = await users.create(f"{name}@acme.example", name)
         await users.join(account.id, person.id, role)  # type: ignore[arg-type]
-    first, second = (Accounting.of(pool, clock, Plans(default="free"), mail) for _ in range(2))
+    first, second = (Accounting.of(pool, clock, Plans(default="free"), mail, Abuse()) for _ in range(2))
 
     async def round_of_both() -> None:
         await together(first.warnings.send_due(), second.warnings.send_due(), first.warnings.send_due())
@@ -64,9 +68,9 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     mail.busy = False
     await round_of_both()
     await round_of_both()
-    told = sorted((to, subject) for to, subject, _ in mail.sent.values())
+    mails = sorted((to, subject) for to, subject, _ in mail.sent.values())
     eighty = "80 % of your daily email quota is used"
-    assert told == [("a@acme.example", eighty), ("b@acme.example", eighty), ("lonely@acme.example", eighty)]
+    assert mails == [("a@acme.example", eighty), ("b@acme.example", eighty), ("lonely@acme.example", eighty)]
     [text, *_] = [text for to, _, text in mail.sent.values() if to == "a@acme.example"]
     assert "Acme has used 80 of the 100 recipients of its daily quota" in text and "2026-11-22 00:00 UTC" in text
 

@@ -1,6 +1,6 @@
 """`make bench`: mailsvc beside Postfix with OpenDKIM, the same mails in the same round, and what each costs.
 
-Everything on loopback, with a load and a sink in C that are not the bottleneck; bounded in number, so that a run ends by itself.
+Everything on loopback, with a load and a sink in C that are not the bottleneck; bounded in number, so that a run ends.
 Ratios are taken within a round, because machines drift; the table has their medians, with the lowest and the highest.
 """
 
@@ -29,7 +29,7 @@ from tests.bench.product import SPLIT, Product
 
 @attrs.frozen
 class Way:
-    """One way in. `sessions` connections, each for one mail when `anew`; by HTTP, `per_call` emails in a request.
+    """One way in. `sessions` connections, each for one mail when `reconnect`; by HTTP, `per_call` emails in a request.
 
     With a `rate` the mails come at so many a second, whatever becomes of them; `to` has a %d for a number below 1,000.
     """
@@ -38,7 +38,7 @@ class Way:
     sessions: int
     size: int = 4096
     login: bool = False  # with STARTTLS and AUTH; else in clear, as the server trusts this machine
-    anew: bool = False
+    reconnect: bool = False
     per_call: int = 0
     emails: int = 2000
     rate: float = 0.0
@@ -56,7 +56,7 @@ WAYS = (
     SMTP_50,
     Way("SMTP, 10 reused, 50 KB", 10, 51200, emails=1000),
     Way("SMTP, STARTTLS and AUTH, 10 reused, 4 KB", 10, login=True),
-    Way("SMTP, STARTTLS and AUTH anew, 10 at a time, 4 KB", 10, login=True, anew=True, emails=1000),
+    Way("SMTP, STARTTLS and AUTH each time, 10 at a time, 4 KB", 10, login=True, reconnect=True, emails=1000),
     Way("SMTP, STARTTLS and AUTH, 2 reused, 40 MB", 2, 40_000_000, login=True, emails=12),
     Way("POST /emails/batch, 100 a call, 4 clients, 4 KB", 4, per_call=100, emails=4000),
     Way("POST /emails, 32 connections, 4 KB", 32, per_call=1),
@@ -109,7 +109,7 @@ class Bench:
             "-m",
             count,
             "-k",
-            int(way.anew),
+            int(way.reconnect),
             "-F",
             file,
             "-f",
@@ -118,16 +118,16 @@ class Bench:
             *(("-r", way.rate) if way.rate else ()),
             *(("-t", way.to) if way.to else ()),
         ]
-        told: dict[str, Any] = {}
+        result: dict[str, Any] = {}
 
         def go() -> int:
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-            told.update(json.loads(done.stdout))
-            assert not told["errors"], told["first_error"]
-            return int(told["start_ns"])
+            result.update(json.loads(done.stdout))
+            assert not result["errors"], result["first_error"]
+            return int(result["start_ns"])
 
         figures = self._measured(count, roots, go)
-        return attrs.evolve(figures, accepted=told["bytes"] * told["sent"] / told["wall_s"] / 1e6)
+        return attrs.evolve(figures, accepted=result["bytes"] * result["sent"] / result["wall_s"] / 1e6)
 
     def http(self, way: Way, product: Product, roots: Sequence[int]) -> Figures:
         count = max(4 * way.per_call, int(way.emails * self.share))
@@ -148,7 +148,7 @@ class Bench:
         return self._measured(count, roots, go)
 
     def _measured(self, count: int, roots: Sequence[int], go: Callable[[], int]) -> Figures:
-        self.sink.ask("reset")
+        self.sink.command("reset")
         before = [machine.cpu((root,)) for root in roots]
         started = go()
         stats = self.sink.until(count)

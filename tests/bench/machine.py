@@ -52,7 +52,7 @@ class Sink:
     port: int
     control: int
 
-    def ask(self, what: str) -> dict[str, object]:
+    def command(self, what: str) -> dict[str, object]:
         """Sends `stats` or `reset`."""
         for _ in range(50):
             try:
@@ -70,7 +70,7 @@ class Sink:
     def until(self, emails: int, seconds: float = 120) -> dict[str, object]:
         """Waits until that many different emails arrived, and returns the counts."""
         deadline = time.monotonic() + seconds
-        while int(str((stats := self.ask("stats"))["unique"])) < emails:
+        while int(str((stats := self.command("stats"))["unique"])) < emails:
             assert time.monotonic() < deadline, f"{stats['unique']} of {emails} arrived"
             time.sleep(0.05)
         return stats
@@ -82,7 +82,7 @@ def sink(folder: Path) -> Iterator[Sink]:
     running = Sink(free_port(), free_port())
     process = subprocess.Popen([folder / "smtpsink", "-A", "-p", str(running.port), "-c", str(running.control)])
     try:
-        running.ask("reset")
+        running.command("reset")
         yield running
     finally:
         process.terminate()

@@ -87,7 +87,7 @@ def fill(dsn: str, account: str, count: int) -> None:
 @attrs.frozen
 class Took:
     """Milliseconds in which the daemon and its Postgres had a processor, for the first time and after that; those that the daemon logs; and
-    the octets of the page.
+    the bytes of the page.
     """
 
     first: float
@@ -161,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--emails", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-million-"))
     folder.chmod(0o711)
     server = EmbeddedPostgres.at(folder / "postgres")
@@ -173,7 +173,7 @@ def main() -> None:
         daemon.start()
         visitor = Visitor(daemon)
         visitor.sign_in(daemon.facts["sign_in"])
-        fill(dsn, daemon.facts["account_id"], asked.emails)
+        fill(dsn, daemon.facts["account_id"], options.emails)
         first = visitor.get("/dashboard/emails")
         one = re.search(r'href="(/dashboard/emails/[0-9a-f-]{36})"', first.text)
         older = re.search(r'href="(/dashboard/emails\?after=[0-9a-f-]+)"', first.text)
@@ -200,12 +200,12 @@ def main() -> None:
             "Domains": "/dashboard/domains",
         }
         heaviest = 0
-        print(f"{asked.emails:,} emails\n\n| page | processor: first, then | median | worst | size |\n|---|---|---|---|---|")
+        print(f"{options.emails:,} emails\n\n| page | processor: first, then | median | worst | size |\n|---|---|---|---|---|")
         for name, path in pages.items():
-            of = took(visitor, postmaster, path, asked.rounds)
+            of = took(visitor, postmaster, path, options.rounds)
             heaviest = max(heaviest, of.size)
-            told = f"| {name} | {of.first:.0f}, {of.busy:.0f} ms | {of.median:.0f} ms | {of.worst:.0f} ms | {of.size / 1024:.0f} kB |"
-            print(told, flush=True)
+            row = f"| {name} | {of.first:.0f}, {of.busy:.0f} ms | {of.median:.0f} ms | {of.worst:.0f} ms | {of.size / 1024:.0f} kB |"
+            print(row, flush=True)
         print(f"\nThe heaviest has {heaviest / 1024:.0f} kB. {exported(visitor, '/dashboard/emails/export')}", flush=True)
         daemon.stop()
     finally:

@@ -15,8 +15,8 @@ from tests.end_to_end.rig import Daemon, free_port
 DESTINATIONS = 1000  # domains d0.test, d1.test, …, each with an address of its own
 # What a Postgres has behind it that has run for a while: its memory was used once, its log has files to write over.
 AGE = (
-    "CREATE TABLE aged (octets bytea)",
-    "ALTER TABLE aged ALTER octets SET STORAGE EXTERNAL",
+    "CREATE TABLE aged (data bytea)",
+    "ALTER TABLE aged ALTER data SET STORAGE EXTERNAL",
     "INSERT INTO aged SELECT convert_to(repeat('x', 1000000), 'UTF8') FROM generate_series(1, 550)",
     "DROP TABLE aged",
     "CHECKPOINT",

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.shown`: what a table of rates does not show. Each part ends by itself and prints one paragraph.
+"""`python -m tests.bench.shown`: what a table of rates does not show. Each part is bounded and prints one paragraph.
 
 growth: rates with 1,000,000 emails and 5,000,000 events in the tables, beside those of an empty database in the same round.
 memory: the daemon's memory while 100,000 emails pass.
@@ -82,7 +82,7 @@ def memory(bench: Bench, folder: Path, share: float) -> None:
     assert daemon.process is not None
     figures = []
     for _ in range(5):
-        bench.sink.ask("reset")
+        bench.sink.command("reset")
         count = int(20_000 * share)
         load.run(daemon.port, str(daemon.facts["api_key"]), product.sender, emails=count, per_call=100, connections=4, size=4096, first=0)
         bench.sink.until(count)
@@ -98,9 +98,9 @@ def send(bench: Bench, product: Product, size: int, sessions: int, count: int) -
     file.write_bytes(mails.mail(product.sender, size))
     command = [bench.folder / "smtpload", "-p", product.relay, "-s", sessions, "-m", count, "-F", file, "-f", product.sender]
     done = subprocess.run([str(word) for word in (*command, *product.login)], capture_output=True, text=True)
-    told: dict[str, object] = json.loads(done.stdout)
-    assert not told["errors"], told["first_error"]
-    return told
+    result: dict[str, object] = json.loads(done.stdout)
+    assert not result["errors"], result["first_error"]
+    return result
 
 
 def turns(bench: Bench, folder: Path, share: float) -> None:
@@ -109,7 +109,7 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
     daemon = product.first
     assert isinstance(daemon, Watched)
     send(bench, product, 4096, 10, 200)
-    daemon.ask()
+    daemon.figures_since()
     bodies, small, batches = max(2, int(8 * share)), int(6000 * share), max(4, int(30 * share))
     key = str(daemon.facts["api_key"])
 
@@ -126,19 +126,19 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    told = daemon.ask()
+    result = daemon.figures_since()
     product.stop()
-    longest = told["longest"]
+    longest = result["longest"]
     print(
-        f"turns: {told['turns']} of the reactor, {told['long']} of 10 ms or more; the longest {longest['wall_ms']:.0f} ms,"
+        f"turns: {result['turns']} of the reactor, {result['long']} of 10 ms or more; the longest {longest['wall_ms']:.0f} ms,"
         f" without waiting for a processor {longest['held_ms']:.0f}, of CPU {longest['cpu_ms']:.0f}"
         f" ({small:,} mails of 4 KB, {bodies} of 40 MB, {batches} batches of 100 at once)"
     )
-    for generation, (number, seconds, most) in enumerate(told["collections"]):
+    for generation, (number, seconds, most) in enumerate(result["collections"]):
         print(f"  {number} collections of generation {generation}: {seconds * 1000:.0f} ms, the longest {most * 1000:.1f} ms")
-    for made in told["made_of"]:
-        print(TURN.format(**made))
-        for stack, count in made["seen"]:
+    for turn in result["made_of"]:
+        print(TURN.format(**turn))
+        for stack, count in turn["seen"]:
             print(f"    {count} × {stack}")
 
 
@@ -146,14 +146,14 @@ def bodies(bench: Bench, folder: Path, share: float) -> None:
     product = Product(folder, bench.sink.port, SPLIT[:1])
     product.start()
     count = max(3, int(10 * share))
-    bench.sink.ask("reset")
-    told = send(bench, product, BODY, 2, count)
+    bench.sink.command("reset")
+    result = send(bench, product, BODY, 2, count)
     product.add(SPLIT[1])
     stats = bench.sink.until(count)
     between = (int(str(stats["last_ns"])) - int(str(stats["first_ns"]))) / 1e9
     product.stop()
     print(
-        f"bodies: {count} mails of 40 MB over 2 connections accepted at {count * BODY / float(str(told['wall_s'])) / 1e6:.0f} MB/s,"
+        f"bodies: {count} mails of 40 MB over 2 connections accepted at {count * BODY / float(str(result['wall_s'])) / 1e6:.0f} MB/s,"
         f" then delivered at {(count - 1) * BODY / between / 1e6:.0f} MB/s"
     )
 

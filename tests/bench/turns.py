@@ -1,6 +1,6 @@
 """twistd with a watch on the reactor: how long its turns take, each from an answer of the poller to the next question.
 
-`python -m tests.bench.turns FILE …` with twistd's own arguments behind the file. SIGUSR1 has the figures written there and begins anew.
+`python -m tests.bench.turns FILE …` with twistd's own arguments behind the file. SIGUSR1 writes the figures there and starts again.
 With them goes what the longest turns were made of: a thread looks at the reactor's stack every few milliseconds of a long turn, and
 the collector says how long it took.
 """
@@ -31,7 +31,7 @@ LOOK_EVERY = 0.004
 MEASURES = ("wall", "held", "cpu")
 KEPT = 4  # of the longest turns, by each measure, what they were made of
 PLUMBING = ("/twisted/internet/defer", "/twisted/internet/posixbase", "/twisted/python/", "/klein/", "/twisted/scripts/", "/detach.py")
-DEEP = 9  # frames of a stack that are told
+DEEP = 9  # frames of a stack that are shown
 
 
 @attrs.define(eq=False)
@@ -50,7 +50,7 @@ class Turn:
     seen: Counter[str] = attrs.field(factory=Counter)
     collected: list[tuple[int, float]] = attrs.field(factory=list)
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "wall_ms": round(self.wall * 1000, 1),
             "cpu_ms": round(self.cpu * 1000, 1),
@@ -70,7 +70,7 @@ class Watch:
     poller: Any
     turns: int = 0
     long: int = 0
-    longest: Turn = attrs.field(factory=Turn)  # of each measure by itself
+    longest: Turn = attrs.field(factory=Turn)  # of each measure separately
     turn: Turn | None = None
     kept: list[Turn] = attrs.field(factory=list)
     collections: list[list[float]] = attrs.field(factory=lambda: [[0, 0.0, 0.0] for _ in range(3)])  # number, seconds, longest
@@ -144,12 +144,12 @@ class Watch:
         if self.turn is not None:
             self.turn.collected.append((generation, round(seconds * 1000, 1)))
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         figures = {
             "turns": self.turns,
             "long": self.long,
-            "longest": self.longest.told(),
-            "made_of": [turn.told() for turn in self.kept],
+            "longest": self.longest.as_dict(),
+            "made_of": [turn.as_dict() for turn in self.kept],
             "collections": self.collections,
         }
         self.collections = [[0, 0.0, 0.0] for _ in range(3)]
@@ -160,13 +160,13 @@ class Watch:
 
 def _stack(frame: FrameType | None) -> str:
     """The innermost frames first, without Twisted's internals."""
-    told: list[str] = []
-    while frame is not None and len(told) < DEEP:
+    frames: list[str] = []
+    while frame is not None and len(frames) < DEEP:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if not any(plumbing in file for plumbing in PLUMBING):
-            told.append(f"{Path(file).parent.name}/{Path(file).stem}.{name}:{frame.f_lineno}")
+            frames.append(f"{Path(file).parent.name}/{Path(file).stem}.{name}:{frame.f_lineno}")
         frame = frame.f_back
-    return " < ".join(told)
+    return " < ".join(frames)
 
 
 class Watched(rig.Daemon):
@@ -180,7 +180,7 @@ class Watched(rig.Daemon):
         _, *arguments = super()._command()
         return [str(self.python), "-m", "tests.bench.turns", str(self.figures), *arguments]
 
-    def ask(self) -> dict[str, Any]:
+    def figures_since(self) -> dict[str, Any]:
         """Returns the figures since the last call."""
         assert self.process is not None
         self.figures.unlink(missing_ok=True)
@@ -204,9 +204,9 @@ def main() -> None:
     gc.callbacks.append(watch.collection)
 
     def tell(*_: object) -> None:
-        made = file.with_suffix(".new")
-        made.write_text(json.dumps(watch.told()))
-        made.rename(file)
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps(watch.as_dict()))
+        temporary.rename(file)
 
     signal.signal(signal.SIGUSR1, tell)
     sys.argv = ["twistd", *sys.argv[2:]]

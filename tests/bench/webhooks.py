@@ -34,8 +34,8 @@ FETCH: dict[str, object] = {"ports": [], "allow_http": True, "allowed_networks":
 class Endpoint(asyncio.Protocol):
     """Answers each request of a connection and records the time."""
 
-    def __init__(self, told: list[float]) -> None:
-        self.told, self.read = told, bytearray()
+    def __init__(self, received_at: list[float]) -> None:
+        self.received_at, self.read = received_at, bytearray()
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -48,7 +48,7 @@ class Endpoint(asyncio.Protocol):
             if len(self.read) < end + 4 + length:
                 return
             del self.read[: end + 4 + length]
-            self.told.append(time.monotonic())
+            self.received_at.append(time.monotonic())
             self.transport.write(ANSWER)
             if b"connection: close" in head:
                 self.transport.close()
@@ -56,7 +56,7 @@ class Endpoint(asyncio.Protocol):
 
 def receive(port: Connection, certificate: Certificate | None) -> None:
     """A process that prints its port, then, for each number it reads, the times of that many requests."""
-    told: list[float] = []
+    received_at: list[float] = []
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -64,13 +64,13 @@ def receive(port: Connection, certificate: Certificate | None) -> None:
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate.certificate, certificate.key)
-        server = await loop.create_server(lambda: Endpoint(told), "127.0.0.1", 0, ssl=context, backlog=1000)
+        server = await loop.create_server(lambda: Endpoint(received_at), "127.0.0.1", 0, ssl=context, backlog=1000)
         port.send(server.sockets[0].getsockname()[1])
         while (wanted := await loop.run_in_executor(None, port.recv)) is not None:
-            while len(told) < wanted:
+            while len(received_at) < wanted:
                 await asyncio.sleep(0.05)
-            port.send(told[:wanted])
-            told.clear()
+            port.send(received_at[:wanted])
+            received_at.clear()
 
     asyncio.run(serve())
 
@@ -124,29 +124,29 @@ class Bench:
 
     def fill(self, daemon: Daemon, base: str) -> None:
         daemon.start()
-        self.ask("DELETE FROM webhooks")
+        self.query("DELETE FROM webhooks")
         for number in range(self.endpoints):
             daemon.call("POST", "/webhooks", {"endpoint": f"{base}{number}", "events": ["email.sent"]})
-        self.ask("UPDATE webhooks SET hold_until = now() + interval '1 day'")
+        self.query("UPDATE webhooks SET hold_until = now() + interval '1 day'")
         email = {"from": f"bench@{daemon.facts['domain']}", "to": "zoe@example.net", "subject": "An order", "text": "Thank you."}
         for _ in range(self.emails // BATCH):
             daemon.call("POST", "/emails/batch", [email | {"tags": [{"name": "kind", "value": "bench"}]}] * BATCH)
         wanted = self.emails * self.endpoints
-        eventually(lambda: [1] * (self.ask("SELECT count(*) FROM webhook_outbox")[0][0] >= wanted), 120)
-        self.ask("VACUUM ANALYZE")
+        eventually(lambda: [1] * (self.query("SELECT count(*) FROM webhook_outbox")[0][0] >= wanted), 120)
+        self.query("VACUUM ANALYZE")
 
     def measure(self, daemon: int, receiver: Connection) -> Figures:
         roots = [(daemon,), (self.postgres,)]
         before = [machine.cpu(each) for each in roots]
-        self.ask("UPDATE webhooks SET hold_until = NULL")
+        self.query("UPDATE webhooks SET hold_until = NULL")
         wanted = self.emails * self.endpoints
         receiver.send(wanted)
         times = receiver.recv()
-        eventually(lambda: [1] * (not self.ask("SELECT count(*) FROM webhook_outbox")[0][0]), 120)
+        eventually(lambda: [1] * (not self.query("SELECT count(*) FROM webhook_outbox")[0][0]), 120)
         spent = [(machine.cpu(each) - was) * 1000 / wanted for each, was in zip(roots, before, strict=True)]
         return Figures(len(times) / (times[-1] - times[0]), *spent)
 
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
         link = psycopg2.connect(self.dsn)
         link.autocommit = True
         with link.cursor() as cursor:
@@ -158,7 +158,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--emails", type=int, default=500, help="each is told to every endpoint")
+    parser.add_argument("--emails", type=int, default=500, help="each goes to every endpoint")
     parser.add_argument("--endpoints", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default="http,https")

@@ -16,7 +16,7 @@ from mailsvc.bounces.reading import ReportMail
 from mailsvc.mail import return_path
 from mailsvc.relay.inbound import ReturnedMail
 from mailsvc.store.events.async_bounces import Recorded, Report
-from mailsvc.store.mail.dsn_requests import Passed
+from mailsvc.store.mail.dsn_requests import ForwardedReport
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.postgres.errors import Unavailable
 from tests.bounces.test_reading import sample
@@ -39,7 +39,7 @@ class Store:
     result: Recorded = "changed"
     error: Exception | None = None
     reports: list[Report] = attrs.field(factory=list)
-    forwarded: list[Passed] = attrs.field(factory=list)
+    forwarded: list[ForwardedReport] = attrs.field(factory=list)
 
     async def record(
         self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Report]], now: datetime
@@ -54,7 +54,7 @@ class Store:
         return {each.recipient: self.result for each in found}
 
     async def forward(
-        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[ForwardedReport]], now: datetime
     ) -> None:
         if self.error is not None:
             raise self.error
@@ -112,7 +112,7 @@ def test_nothing_is_accepted_while_held() -> None:
 def test_delays_and_deliveries_are_forwarded() -> None:
     store = Store(("x@example.org", "rita@example.org"))
     assert take(intake(store), sample("success")) == {"success": 1}
-    assert store.forwarded == [Passed(1, "delivered", "2.0.0", "mx.example.net")] and not store.reports
+    assert store.forwarded == [ForwardedReport(1, "delivered", "2.0.0", "mx.example.net")] and not store.reports
     take(intake(store), sample("success"), ("b-x@a", 8, EMAIL), ("b-x@a", 7, UUID(int=1)))
     take(intake(store), sample("postfix"))
     assert len(store.forwarded) == 1
@@ -124,7 +124,7 @@ def test_delays_and_deliveries_are_forwarded() -> None:
 
 def test_reports_without_effect_are_counted_separately() -> None:
     assert take(intake(Store(result="repeated")), sample("postfix")) == {"repeated": 1}
-    assert take(intake(Store(("x@example.org", "y@example.org"))), sample("postfix")) == {"stranger": 1}
+    assert take(intake(Store(("x@example.org", "y@example.org"))), sample("postfix")) == {"no_recipient": 1}
     assert take(intake(Store()), sample("postfix"), ("b-x@a", 8, EMAIL)) == {"gone": 1}
     assert take(intake(Store()), sample("postfix"), ("b-x@a", 7, UUID(int=1))) == {"gone": 1}
 
@@ -149,7 +149,7 @@ def test_a_large_mail_is_parsed_in_a_thread() -> None:
     assert (threads, counts) == ([1], {"bounce": 1})
 
 
-def test_a_person_is_told_that_nobody_reads_the_address() -> None:
+def test_mail_from_a_person_is_refused_because_nobody_reads_the_address() -> None:
     def reply(name: str, sender: str) -> Any:
         outcome: list[Any] = []
         Deferred.fromCoroutine(intake(Store()).take(ReturnedMail(sender, (PATH,), sample(name)))).addBoth(outcome.append)

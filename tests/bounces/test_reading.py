@@ -23,14 +23,30 @@ def sample(name: str) -> bytes:
 CORPUS = {
     "postfix": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 <rita@example.org>: Recipient address rejected: User unknown")]),
     "exim-dsn": ("bounce", [("rita@example.org", "5.0.0", "550 No such user here")]),
-    "exim-old": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 User unknown"), ("karl@example.org", "", "")]),
-    "exim-warning": ("automatic", []),
+    "exim-old": (
+        "bounce",
+        [("rita@example.org", "5.1.1", "550 5.1.1 User unknown"), ("karl@example.org", "", "mailbox is full: retry timeout exceeded")],
+    ),
+    "exim-warning": ("delay", []),
     "qmail": (
         "bounce",
-        [("rita@example.org", "5.2.1", "550 5.2.1 Mailbox disabled"), ("karl@example.org", "5.1.1", "550 5.1.1")],
+        [
+            ("rita@example.org", "5.2.1", "550 5.2.1 Mailbox disabled"),
+            ("karl@example.org", "5.1.1", "Sorry, no mailbox here by that name. (#5.1.1)"),
+        ],
     ),
     "sendmail-old": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 <rita@example.org>... User unknown")]),
-    "exchange-old": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1")]),
+    "exchange-old": (
+        "bounce",
+        [
+            (
+                "rita@example.org",
+                "5.1.1",
+                "on Sat, 7 Mar 2026 10:00:01 +0100 The e-mail account does not exist at the organization this message was sent to."
+                " <mx.example.org #5.1.1",
+            )
+        ],
+    ),
     "microsoft365": (
         "bounce",
         [
@@ -78,10 +94,10 @@ CORPUS = {
 @pytest.mark.parametrize("name", CORPUS)
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])
 def test_corpus(name: str, end: bytes) -> None:
-    kind, fates = CORPUS[name]
+    kind, expected = CORPUS[name]
     mail = reading.read(sample(name).replace(b"\r\n", end))
     assert mail.kind == kind
-    assert [(fate.final, fate.status, fate.diagnostic) for fate in mail.failed] == fates
+    assert [(recipient.final, recipient.status, recipient.diagnostic) for recipient in mail.failed] == expected
 
 
 def test_every_sample_is_in_the_corpus() -> None:
@@ -216,3 +232,17 @@ def test_parsing_takes_linear_time(message: bytes) -> None:
 def test_text_bounces_are_only_accepted_from_mailer_daemons() -> None:
     assert text_bounce.read(report.read(sample("qmail")))
     assert not text_bounce.read(report.read(sample("qmail").replace(b"MAILER-DAEMON", b"rita")))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "host gmail-smtp-in.l.google.com[192.0.2.1] said: 550 5.7.30 no (in reply to end of DATA)",
+        "... while talking to gmail-smtp-in.l.google.com:\r\n>>> DATA\r\n<<< 550 5.7.30 no",
+    ],
+)
+def test_the_server_that_a_text_names_decides_whose_rules_apply(said: str) -> None:
+    head = "From: MAILER-DAEMON@mx.example.net\r\nSubject: Undelivered Mail\r\n\r\nYour mail could not be delivered:\r\n\r\n"
+    mail = reading.read(f"{head}<rita@example.org>:\r\n{said}\r\n".encode())
+    [outcome] = mail.outcomes
+    assert outcome.meaning is not None and outcome.meaning.rule == "gmail-unauthenticated"

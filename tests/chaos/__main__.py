@@ -1,4 +1,4 @@
-"""`make chaos`: runs the fault experiments in about twenty minutes on two cores. `--help` lists the options."""
+"""`make chaos`: runs the fault experiments in about 25 minutes on two cores. `--help` lists the options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 
-from tests.chaos import clocks
+from tests.chaos import broadcasts, clocks
 from tests.chaos import databases as d
 from tests.chaos import experiments as e
 from tests.chaos.cluster import can_mount
@@ -27,6 +27,8 @@ def main() -> int:
     sizes.add_argument("--cuts", type=int, default=10, help="of power")
     sizes.add_argument("--frozen", type=float, default=60.0, help="seconds that Postgres does nothing")
     sizes.add_argument("--wrong", type=float, default=35.0, help="seconds for which a process has a wrong clock")
+    sizes.add_argument("--contacts", type=int, default=10_000, help="of a broadcast")
+    sizes.add_argument("--broadcast-kills", type=int, default=9, help="of the daemon during the broadcast, and a third of it of Postgres")
     sizes.add_argument("--only", help="one of them, such as T6")
     given = sizes.parse_args()
     plan = {
@@ -49,6 +51,7 @@ def main() -> int:
         "T23": lambda: d.standby(given.emails // 2),
         "T24": lambda: clocks.wrong_clock(200, given.wrong),
         "T25": lambda: clocks.step_back(200),
+        "T26": lambda: broadcasts.killed(given.contacts, given.broadcast_kills, max(1, given.broadcast_kills // 3)),
     }
     needs = {
         **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),

@@ -35,10 +35,10 @@ class BadDns:
     def _serve(self) -> None:
         while True:
             try:
-                octets, peer = self._wire.recvfrom(4096)
+                packet, peer = self._wire.recvfrom(4096)
             except OSError:
                 return
-            answer = self._answer(dns.message.from_wire(octets))
+            answer = self._answer(dns.message.from_wire(packet))
             if answer is not None:
                 self._wire.sendto(answer.to_wire(), peer)
 

@@ -50,9 +50,9 @@ class FakeTime:
 def fake_time() -> Iterator[FakeTime]:
     with TemporaryDirectory(prefix="mailsvc-clock-", dir="/tmp") as folder:
         Path(folder).chmod(0o711)
-        made = FakeTime(Path(folder) / "offset")
-        made.step(0)
-        yield made
+        clock = FakeTime(Path(folder) / "offset")
+        clock.step(0)
+        yield clock
 
 
 def wrong_clock(emails: int, seconds: float, off: int = SIX_DAYS) -> Figures:

@@ -55,11 +55,16 @@ def _whole(daemon: Daemon) -> bool:
     return found.get("database") == "ok" and found.get("connections") == "ok"
 
 
-def _send(client: Client, groups: int, size: int, text: int = 0) -> Any:
-    """Sends in the background: batches or, with `text`, single emails of that length."""
+def _send(client: Client, groups: int, size: int, text: int = 0, until_set: Event | None = None) -> Any:
+    """Sends in the background: batches or, with `text`, single emails of that length.
+
+    With `until_set`, sends further groups, up to 100 times as many, until the event is set.
+    """
 
     def work() -> None:
-        for n in range(groups):
+        for n in range(groups * 100 if until_set else groups):
+            if n >= groups and until_set and until_set.is_set():
+                return
             if text:
                 client.large(ADDRESS.format(n, 0), text)
             else:
@@ -130,9 +135,9 @@ def frozen(emails: int, seconds: float) -> Figures:
         server.freeze()
         stopped, slowest = time.monotonic(), 0.0
         while time.monotonic() - stopped < seconds:
-            asked = time.monotonic()
+            began = time.monotonic()
             answer = daemon.call("POST", "/emails", client.email("x@example.net"), key=client.key, seconds=90)
-            slowest = max(slowest, time.monotonic() - asked)
+            slowest = max(slowest, time.monotonic() - began)
             assert answer.status == 503 and int(_header(answer, "retry-after")) > 0, answer
         assert "not ready" in _checks(daemon) or seconds < 45, _checks(daemon)
         alive = time.monotonic()
@@ -201,8 +206,8 @@ def full_disk(emails: int) -> Figures:
                 refused = codes.count(503)
                 assert set(codes) <= {200, 503} and refused, codes
                 assert "its disk is full" in _checks(daemon).get("not ready", ""), _checks(daemon)
-                code, said = client.submit(session, "full@example.net", 200_000)
-                assert (code, said[:6]) == (452, b"4.3.1 "), (code, said)
+                code, reply = client.submit(session, "full@example.net", 200_000)
+                assert (code, reply[:6]) == (452, b"4.3.1 "), (code, reply)
                 assert daemon.call("GET", f"/emails/{client.ids[0]}", key=client.key).status == 200
                 filler.unlink()
                 back = time.monotonic()
@@ -285,15 +290,15 @@ def stopped_without_database(drain: float) -> Figures:
             client = Client(daemon)
             client.batch(ADDRESS.format("a", n) for n in range(200))
             (server.kill if name == "away" else server.freeze)()
-            asked = [in_background(partial(_quietly, client)) for _ in range(5)]
+            threads = [in_background(partial(_quietly, client)) for _ in range(5)]
             time.sleep(3)
             assert daemon.process is not None
             daemon.process.send_signal(signal.SIGTERM)
-            told = time.monotonic()
+            stopped_at = time.monotonic()
             assert daemon.process.wait(120) == 0
-            took = time.monotonic() - told
+            took = time.monotonic() - stopped_at
             daemon.process = None
-            for thread in asked:
+            for thread in threads:
                 thread.join(60)
             figures.notes[f"ended, database {name}, after"] = f"{took:.0f} s"
             assert took < drain + STOP + 10, f"{took} s; {daemon.log[-3000:]}"
@@ -350,15 +355,15 @@ def power_cuts(emails: int, cuts: int, **settings: str) -> Figures:
 def shim(folder: Path) -> Path:
     """The environment that makes a server lose unsynced writes."""
     assert COMPILER is not None
-    made = folder / "powercut.so"
+    library = folder / "powercut.so"
     source = Path(__file__).with_name("powercut.c")
-    subprocess.run([COMPILER, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(made), str(source)], check=True, timeout=60)
-    made.chmod(0o755)
-    return made
+    subprocess.run([COMPILER, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
+    library.chmod(0o755)
+    return library
 
 
 def _lose_power(data: Path, kept: Path, torn: random.Random | None) -> int:
-    """`data` becomes `kept`; with `torn`, a random half of the blocks that differ was written before the end. How many octets differed."""
+    """`data` becomes `kept`; with `torn`, a random half of the blocks that differ was written before the end. How many bytes differed."""
     differed = 0
     for lasting in kept.rglob("*"):
         volatile = data / lasting.relative_to(kept)
@@ -402,8 +407,8 @@ def standby(emails: int) -> Figures:
             )
             with ground(other, hosts) as here:
                 daemon = here.daemon(_all(target.port))
-                client = Client(daemon)
-                sending = _send(client, emails // 20, 20)
+                client, taken_over = Client(daemon), Event()
+                sending = _send(client, emails // 20, 20, until_set=taken_over)
                 until(lambda: len(client.ids) >= emails // 3, 120, "the first emails")
                 [(state,)] = here.rows("SELECT sync_state FROM pg_stat_replication")
                 assert state == "sync"
@@ -411,6 +416,7 @@ def standby(emails: int) -> Figures:
                 gone, before = time.monotonic(), len(client.ids)
                 _administer(other.dsn, "SELECT pg_promote()")
                 until(lambda: len(client.ids) > before, 60, lambda: f"the acceptance after the takeover: {_checks(daemon)}")
+                taken_over.set()
                 figures.notes["accepts again after"] = f"{time.monotonic() - gone:.1f} s"
                 sending.join(300)
                 assert not sending.is_alive()

@@ -87,7 +87,7 @@ def killed_postgres(emails: int, kills: int) -> Figures:
 
 def restarted_postgres(emails: int, away: float) -> Figures:
     """T4: the database is down for a while: 503 with retry-after, 451 over SMTP, and the backlog drains afterwards."""
-    figures, began = Figures("T4 the database is away"), time.monotonic()
+    figures, began = Figures("T4 the database is down"), time.monotonic()
     with sink() as target, ground() as place:
         relay = {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(place.folder / "tls")}
         daemon = place.daemon({**_all(target.port), "smtp": relay})
@@ -96,13 +96,13 @@ def restarted_postgres(emails: int, away: float) -> Figures:
             client.batch(f"a{n}@example.net" for n in range(emails))
             place.server.stop_blocking()
             gone = time.monotonic()
-            asked = in_background(
+            thread = in_background(
                 lambda: client.refused.append(daemon.call("POST", "/emails", client.email("x@example.net"), key=client.key))
             )
-            told = client.submit(session, "while-away@example.net")
-            assert (told[0], told[1][:6]) == (451, b"4.3.0 "), told
-            asked.join(60)
-            assert not asked.is_alive() and client.refused, "the API did not answer"
+            reply = client.submit(session, "while-away@example.net")
+            assert (reply[0], reply[1][:6]) == (451, b"4.3.0 "), reply
+            thread.join(60)
+            assert not thread.is_alive() and client.refused, "the API did not answer"
             for refused in client.refused:
                 headers = {name.lower(): value for name, value in refused.headers.items()}
                 assert refused.status == 503 and int(headers["retry-after"]) > 0, refused
@@ -140,7 +140,7 @@ def lost_replies(emails: int) -> Figures:
             _finish(figures, place, target, client.ids, 180)
             ids = {mail.message_id for mail in target.received}
             bodies = {mail.raw for mail in target.received}
-        figures.notes = {"told as delayed at first": uncertain, "Message-IDs": len(ids)}
+        figures.notes = {"reported as delayed at first": uncertain, "Message-IDs": len(ids)}
         assert len(ids) == len(bodies) == emails
     figures.seconds = time.monotonic() - began
     return figures

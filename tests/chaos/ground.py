@@ -131,15 +131,15 @@ def ground(cluster: Cluster | None = None, dsn: str | None = None) -> Iterator[G
     server = cluster or EmbeddedPostgres.at(folder / "postgres", embedded)
     if not isinstance(server, Cluster) or not server.alive:
         started = server.start_blocking()
-    made = Ground(folder, server, dsn or (server.dsn if isinstance(server, Cluster) else started))
+    created = Ground(folder, server, dsn or (server.dsn if isinstance(server, Cluster) else started))
     try:
-        yield made
-        for daemon in made.daemons:
+        yield created
+        for daemon in created.daemons:
             if daemon.process is not None:
                 daemon.stop()
-        check_invariants(made.dsn)
+        check_invariants(created.dsn)
     finally:
-        for daemon in made.daemons:
+        for daemon in created.daemons:
             if daemon.process is not None:
                 daemon.process.kill()
                 daemon.process.wait()
@@ -152,12 +152,12 @@ def ground(cluster: Cluster | None = None, dsn: str | None = None) -> Iterator[G
 @contextmanager
 def sink(port: int | None = None) -> Iterator[TimedSink]:
     """Starts on a free port, or on that of an earlier server."""
-    made = TimedSink(port or free_port())
-    made.start()
+    created = TimedSink(port or free_port())
+    created.start()
     try:
-        yield made
+        yield created
     finally:
-        made.stop()
+        created.stop()
 
 
 @contextmanager
@@ -202,11 +202,11 @@ class Client:
 
     def batch(self, to: Iterable[str], prefix: str = "b") -> list[str]:
         addresses = list(to)
-        made: list[str] = []
+        created: list[str] = []
         for start in range(0, len(addresses), 100):
             body = [self.email(address) for address in addresses[start : start + 100]]
-            made += [each["id"] for each in self._insist("/emails/batch", body, prefix)["data"]]
-        return made
+            created += [each["id"] for each in self._insist("/emails/batch", body, prefix)["data"]]
+        return created
 
     def one(self, to: str, prefix: str = "o") -> str:
         began = time.monotonic()
@@ -231,14 +231,14 @@ class Client:
         """Sends an email over an open SMTP session. Returns the deciding reply."""
         sender = f"shop@{self.domain}"
         session.rset()
-        for code, said in (session.mail(sender), session.rcpt(to)):
+        for code, reply in (session.mail(sender), session.rcpt(to)):
             if code != 250:
-                return code, said
+                return code, reply
         text = "Thanks.  \r\n" * (size // 10)
-        code, said = session.data(f"From: {sender}\r\nTo: {to}\r\nSubject: Order\r\n\r\n{text}")
+        code, reply = session.data(f"From: {sender}\r\nTo: {to}\r\nSubject: Order\r\n\r\n{text}")
         if code == 250:
-            self.ids.append(said.decode().rpartition(" ")[2])
-        return code, said
+            self.ids.append(reply.decode().rpartition(" ")[2])
+        return code, reply
 
     def email(self, to: str) -> dict[str, object]:
         return {"from": f"shop@{self.domain}", "to": to, "subject": "Order", "text": "Thanks."}

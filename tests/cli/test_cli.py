@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from psycopg2.extensions import make_dsn
 
 from mailsvc.store.encryption import key_file
+from mailsvc.store.ids import uuid7
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +70,7 @@ def test_account_domain_and_key_are_created(mailsvc: Command, database: str) -> 
     assert records[0] == "send.shop.example.com. MX 10 out.example.net."
     assert records[1] == 'send.shop.example.com. TXT "v=spf1 a:out.example.net ~all"'
     assert [re.search(r"k=\w+", record)[0] for record in records[2:4]] == ["k=rsa", "k=ed25519"]
-    assert records[4] == '_dmarc.shop.example.com. TXT "v=DMARC1; p=none;"'
+    assert re.fullmatch(r'_dmarc\.shop\.example\.com\. TXT "v=DMARC1; p=none; rua=mailto:r-\w+@send\.shop\.example\.com;"', records[4])
 
     trusted = mailsvc("domain", "trust", "shop.example.com", "--account", account)
     assert trusted.stdout == "shop.example.com can send.\n"
@@ -147,3 +150,68 @@ def test_plans_are_set_by_name(mailsvc: Command) -> None:
     plans = mailsvc.prints("account", "plans").splitlines()
     assert len(plans) == 8 and plans[0] == "free         3,000 recipients per month, 100 per day; $0"
     assert plans[6] == "1500k    1,500,000 recipients per month; no price (published prices: $825 and $1,250)"
+
+
+def test_an_email_is_explained_by_any_of_its_ids(mailsvc: Command, database: str) -> None:
+    account, email = mailsvc.prints("account", "create", "Example Ltd"), str(uuid7(time.time()))
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO emails (account_id, email_id, created_at, source, domain_id, message_id, sender, to_, cc, bcc, reply_to,"
+            " recipients, subject, size, bulk) VALUES (%s, %s, now(), 'smtp', %s, '<1@example.com>', 'a@example.com',"
+            " '{b@example.net}', '{}', '{}', '{}', '{b@example.net}', 'Hello', 100, false)",
+            (account, email, account),
+        )
+        cursor.execute(
+            "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at,"
+            " expires_at, reason) VALUES (%s, 0, %s, %s, 'r', 'b@example.net', 'mx.example.net', 'delayed', false,"
+            " now() + interval '1 hour', now() + interval '1 day', '451 Later')",
+            (email, account, account),
+        )
+    story = mailsvc.prints("explain", f"{email}/1")
+    assert "over SMTP for the account Example Ltd (number 1)." in story
+    assert f"b@example.net ({email}/1)" in story
+    assert re.search(
+        r"  It is not delivered yet\. 451 Later\. The next attempt is at \d{4}-\S+ \S+ UTC \(in (1 hour|59 minutes)\)\. ", story
+    )
+    story = json.loads(mailsvc.prints("explain", "<1@example.com>", "--json"))
+    assert (story["id"], [(each["id"], each["status"]) for each in story["recipients"]]) == (email, [(f"{email}/1", "delayed")])
+    assert mailsvc.refuses("explain", f"{email}/2") == f"mailsvc: The email {email} has no recipient 2."
+    assert "is neither an email's ID" in mailsvc.refuses("explain", "nonsense")
+
+
+def test_the_first_account_is_trusted_and_later_ones_are_limited(mailsvc: Command, database: str) -> None:
+    for words in (["Our own"], ["A customer"], ["A friend", "--trusted"]):
+        mailsvc.prints("account", "create", *words)
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT trusted_at IS NOT NULL, ramp FROM accounts ORDER BY number")
+        assert cursor.fetchall() == [(True, None), (False, 10_000), (True, None)]
+
+
+def test_pools_of_accounts_and_domains_and_what_sources_sent(mailsvc: Command, database: str) -> None:
+    mailsvc.prints("account", "create", "Shop Ltd")
+    mailsvc.prints("domain", "add", "shop.example.com", "--account", "Shop Ltd")
+    assert mailsvc.prints("sources", "assign", "shop", "--account", "Shop Ltd") == "Mail of Shop Ltd is sent from the pool shop."
+    assigned = mailsvc.prints("sources", "assign", "letters", "--domain", "shop.example.com")
+    assert assigned == "Mail from shop.example.com is sent from the pool letters."
+    assert "is not the name of a pool" in mailsvc.refuses("sources", "assign", "Shop!", "--account", "Shop Ltd", status=2)
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO sources (region, address, pool, since, seen_at, listed, listed_at) VALUES"
+            " ('us-east-1', '192.0.2.1', '', NULL, now(), '{}', NULL),"
+            " ('us-east-1', '192.0.2.2', 'shop', (now() AT TIME ZONE 'UTC')::date - 1, now(), '{}', NULL),"
+            " ('us-east-1', '192.0.2.3', 'shop', '2020-01-01', now() - interval '1 hour', '{list.example}', now())"
+        )
+        cursor.execute(
+            "INSERT INTO source_days VALUES ('us-east-1', '192.0.2.2', 'google', (now() AT TIME ZONE 'UTC')::date, 30, 5),"
+            " ('us-east-1', '192.0.2.1', 'google', (now() AT TIME ZONE 'UTC')::date - 1, 40, 5)"
+        )
+        cursor.execute("SELECT action, subject FROM audit_entries WHERE action LIKE 'pool%' ORDER BY id")
+        assert cursor.fetchall() == [("pool assigned", "shop"), ("pool assigned", "letters for shop.example.com")]
+    shown = mailsvc.prints("sources", "list").splitlines()
+    assert shown[:2] == ["192.0.2.1  pool default", "192.0.2.2  pool shop  day 2 of its warm-up  google 30 of 206"]
+    assert re.fullmatch(r"192\.0\.2\.3  pool shop  sends no mail since \S+: on list\.example  no process has it", shown[2])
+    assert shown[3:] == ["pool letters: domain shop.example.com of Shop Ltd", "pool shop: account Shop Ltd"]
+    mailsvc.prints("sources", "unassign", "--account", "Shop Ltd")
+    found = json.loads(mailsvc.prints("sources", "list", "--json"))
+    assert found["sources"][1]["today"] == [{"provider": "google", "emails": 30, "limit": 206}]
+    assert found["pools"] == [{"pool": "letters", "kind": "domain", "name": "shop.example.com", "account": "Shop Ltd"}]

@@ -35,14 +35,14 @@ class Device:
 
     def make(self, options: str) -> str:
         """The response to navigator.credentials.create."""
-        asked = json.loads(options)
-        self.owner = asked["user"]["id"]
+        request = json.loads(options)
+        self.owner = request["user"]["id"]
         numbers = self.key.public_key().public_numbers()
         public = {1: 2, 3: -7, -1: 1, -2: numbers.x.to_bytes(32, "big"), -3: numbers.y.to_bytes(32, "big")}
         attested = bytes(16) + len(self.credential).to_bytes(2, "big") + self.credential + cbor2.dumps(public)
         authenticator_data = self._data(self.flags | ATTESTED) + attested
         attestation = cbor2.dumps({"fmt": "none", "attStmt": {}, "authData": authenticator_data})
-        return self._answer({"clientDataJSON": self._client("webauthn.create", asked), "attestationObject": attestation})
+        return self._answer({"clientDataJSON": self._client("webauthn.create", request), "attestationObject": attestation})
 
     def prove(self, options: str) -> str:
         """The response to navigator.credentials.get."""
@@ -52,8 +52,8 @@ class Device:
         found = {"clientDataJSON": client, "authenticatorData": data, "signature": signature}
         return self._answer(found, userHandle=self.owner)
 
-    def _client(self, kind: str, asked: dict[str, Any]) -> bytes:
-        return json.dumps({"type": kind, "challenge": asked["challenge"], "origin": self.origin, "crossOrigin": False}).encode()
+    def _client(self, kind: str, request: dict[str, Any]) -> bytes:
+        return json.dumps({"type": kind, "challenge": request["challenge"], "origin": self.origin, "crossOrigin": False}).encode()
 
     def _data(self, flags: int) -> bytes:
         return hashlib.sha256(self.site.encode()).digest() + bytes([flags]) + self.count.to_bytes(4, "big")

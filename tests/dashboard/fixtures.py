@@ -32,6 +32,7 @@ from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Admitted, Content, Incoming, Intake
 from mailsvc.mail.address import Mailbox
 from mailsvc.net import urls
+from mailsvc.net.dns import Temporary
 from mailsvc.policy import Limits
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.checks import DomainChecks
@@ -47,6 +48,8 @@ from mailsvc.store.people.api_keys import Caller, Keys
 from mailsvc.store.people.quota import Quota
 from mailsvc.store.people.users import Role, User
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy.eraser import Eraser
+from mailsvc.store.privacy.journal import Recorded
 from tests.store.fixtures import NOW as TODAY
 
 ENCRYPTION = Encryption.read(f"1 {'A' * 43}=", "here")
@@ -80,7 +83,7 @@ class FakeRequest(Request):
     def address(self) -> str:
         return "192.0.2.1"
 
-    async def turn(self, octets: int) -> bool:
+    async def turn(self, size: int) -> bool:
         return True
 
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
@@ -135,7 +138,7 @@ class Browser:
     at: str = ""
 
     async def get(self, path: str) -> Response:
-        shown = await self._ask(b"GET", path, b"", {})
+        shown = await self._request(b"GET", path, b"", {})
         if shown.status == 200:
             self.at = path
         return shown
@@ -143,13 +146,13 @@ class Browser:
     async def post(self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> Response:
         body = urlencode({"token": self.token, **(form or {})}).encode()
         given = {"Content-Type": "application/x-www-form-urlencoded", "Referer": f"{self.rig.base_url}{self.at}", **(headers or {})}
-        return await self._ask(b"POST", path, body, given)
+        return await self._request(b"POST", path, body, given)
 
     async def sign_in(self, email: str, password: str = PASSWORD, next_: str = "") -> Response:
         await self.get("/dashboard/sign-in")
         return await self.post("/dashboard/sign-in", {"email": email, "password": password, "next": next_})
 
-    async def _ask(self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+    async def _request(self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         request = FakeRequest(DummyChannel(), False)
         request.done = Deferred()
         request.written = b""
@@ -186,15 +189,24 @@ class NoDelivery:
 
     destination, leased, lease = "example.net", False, 0
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> NoDelivery:
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> NoDelivery:
         return self
 
     def deliver(self, email: Any, reservations: Any) -> None: ...
     def release(self, reservations: Any) -> None: ...
     def notify(self, channel: str) -> None: ...
 
+    async def mx(self, name: str) -> Temporary:
+        return Temporary("There is no DNS here")
+
+    txt = mx
+
     async def at_once(self, work: Callable[[], Any]) -> Any:
         return work()
+
+
+async def called(work: Callable[..., Any], *given: Any) -> Any:
+    return work(*given)
 
 
 @attrs.define(eq=False)
@@ -211,7 +223,8 @@ class DashboardRig:
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
         domains, acceptance = Domains(self.pool, self.clock, ENCRYPTION), Acceptance(self.pool, self.pool.reactor)
-        publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
+        publishing = Publishing({"us-east-1": "out.example.net"}, tracking_host="track.example.net")
+        rules = Rules(timedelta(days=7), timedelta(days=180))
         nobody: Any = NoDelivery()
         maintenance = DomainMaintenance(
             domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once
@@ -224,6 +237,7 @@ class DashboardRig:
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mailer": self.mailer,
             "sign_up": self.sign_up, "notify": lambda name: None, "providers": self.providers, "relay_ports": {},
             "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
+            "erasing": Recorded(Eraser(self.pool, self.pool.reactor, ENCRYPTION, called, patience=0.0), None),
             "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
         # Arguments that none of these tests uses.
@@ -277,7 +291,7 @@ class DashboardRig:
     async def audit(self, account_id: UUID) -> list[tuple[str, str]]:
         """The account's audit log, oldest first, including entries written in the background."""
         await self.settled()
-        rows = await self.pool.rows("SELECT action, subject FROM audit WHERE account_id = %s ORDER BY id", (account_id,))
+        rows = await self.pool.rows("SELECT action, subject FROM audit_entries WHERE account_id = %s ORDER BY id", (account_id,))
         return [(action, subject) for action, subject in rows]
 
 

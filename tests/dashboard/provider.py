@@ -1,6 +1,6 @@
 """A fake of the services that people sign in at: it speaks OpenID Connect and GitHub's OAuth 2 over loopback, and believes whoever asks.
 
-It is as strict as the real ones where that shows a mistake of ours: redirect URIs, PKCE, client secrets, codes that work once.
+It is as strict as the real ones where that shows our own mistakes: redirect URIs, PKCE, client secrets, codes that work once.
 `lie` makes it answer wrongly, to see that we notice.
 """
 
@@ -45,7 +45,7 @@ class FakeProvider:
     asks_again: bool = True  # whether `max_age=0` makes it ask for the password; the real one ignores it
     signed_in_at: int = 0  # when the person signed in there, if nothing made them do it again
     clock: Callable[[], float] = time.time
-    asked: list[dict[str, str]] = attrs.field(factory=list)  # what browsers came with
+    requests: list[dict[str, str]] = attrs.field(factory=list)  # what browsers came with
     exchanged: list[dict[str, str]] = attrs.field(factory=list)  # what we came with
     _codes: dict[str, dict[str, str]] = attrs.field(factory=dict)
     _tokens: set[str] = attrs.field(factory=set)
@@ -104,7 +104,7 @@ class FakeProvider:
         elif path == "/keys":
             request.answer(200, {"keys": [key.as_dict(private=False) for key in self.publishes]})
         elif path in ("/authorize", "/login/oauth/authorize"):
-            self.asked.append(query)
+            self.requests.append(query)
             self._authorize(request, query)
         elif path in ("/user", "/user/emails"):
             self._tell(request, path)
@@ -151,22 +151,22 @@ class FakeProvider:
             request.answer(404, {})
 
     def _wrong(self, form: dict[str, str]) -> str:
-        asked = self._codes.get(form.get("code", ""))
+        request = self._codes.get(form.get("code", ""))
         if (form.get("client_id"), form.get("client_secret")) != (CLIENT, SECRET):
             return "invalid_client"
-        if asked is None or form.get("redirect_uri") != asked["redirect_uri"]:
+        if request is None or form.get("redirect_uri") != request["redirect_uri"]:
             return "invalid_grant"
         hashed = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest()).decode().rstrip("=")
-        return "" if hashed == asked["code_challenge"] else "invalid_grant"
+        return "" if hashed == request["code_challenge"] else "invalid_grant"
 
-    def _id_token(self, asked: dict[str, str]) -> str:
+    def _id_token(self, request: dict[str, str]) -> str:
         now = int(self.clock())
         claims = {
-            "iss": self.url, "aud": CLIENT, "sub": self.person.subject, "iat": now, "exp": now + 300, "nonce": asked["nonce"],
+            "iss": self.url, "aud": CLIENT, "sub": self.person.subject, "iat": now, "exp": now + 300, "nonce": request["nonce"],
             "email": self.person.email, "email_verified": self.person.email_verified, "name": self.person.name,
         }  # fmt: skip
-        if "auth_time" in asked.get("claims", ""):
-            claims["auth_time"] = now if asked.get("max_age") == "0" and self.asks_again else self.signed_in_at
+        if "auth_time" in request.get("claims", ""):
+            claims["auth_time"] = now if request.get("max_age") == "0" and self.asks_again else self.signed_in_at
         if self.person.hd is not None:
             claims["hd"] = self.person.hd
         return jwt.encode({"alg": "RS256", "kid": self.signs_with.kid}, self.lie(claims), self.signs_with)

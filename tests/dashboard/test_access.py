@@ -66,14 +66,14 @@ async def test_an_invitation_does_not_set_the_password_of_an_existing_user(pool:
     await eve.get("/dashboard/settings")
     shown = await eve.post(INVITE, {"email": ANN, "role": "member"})
     path = shown.found(r"(/dashboard/invitation\?link=[\w-]+)<")
-    stranger = rig.browser()
-    page = await stranger.get(path)
+    outsider = rig.browser()
+    page = await outsider.get(path)
     assert page.status == 200 and 'name="password"' not in page.text and "Sign in with that address first" in page.text
     form = {"link": path.partition("link=")[2], "name": "Eve", "password": NEW_PASSWORD}
-    await stranger.post("/dashboard/invitation", form)
+    await outsider.post("/dashboard/invitation", form)
     user = await rig.assembly.users.named(ANN)
     assert user is not None and user.password is None
-    assert (await stranger.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")
+    assert (await outsider.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")
     assert (await eve.get(path)).text.count("You are signed in as") == 1  # as a different user
     await eve.post("/dashboard/invitation", form)
     assert [one.account_id for one in await rig.assembly.users.accounts(user.id)] == [theirs]
@@ -191,10 +191,10 @@ async def test_changing_the_password_ends_links_and_a_proposed_authenticator_app
         form = {"link": reset.partition("link=")[2], "password": NEW_PASSWORD}
         assert (await lost.post("/dashboard/reset/finish", form)).location == "/dashboard"
     assert await pool.rows("SELECT purpose FROM links") == []
-    stranger = rig.browser()
-    assert (await stranger.get(reset)).status == 410
-    await stranger.get(f"/dashboard/sign-in/link?link={by_operator}")
-    assert (await stranger.post("/dashboard/sign-in/link", {"link": by_operator})).status in (403, 410)
+    outsider = rig.browser()
+    assert (await outsider.get(reset)).status == 410
+    await outsider.get(f"/dashboard/sign-in/link?link={by_operator}")
+    assert (await outsider.post("/dashboard/sign-in/link", {"link": by_operator})).status in (403, 410)
     assert secret not in (await (await rig.inside(ANN, NEW_PASSWORD)).get(f"{SECURITY}/totp")).text
 
 
@@ -216,9 +216,9 @@ async def test_choosing_passwords_is_throttled(pool: Pool) -> None:
     path = await invited(rig, await rig.inside(ANN), BOB)
     browser, form = rig.browser(), {"link": path.partition("link=")[2], "name": "Bob", "password": "password12"}
     await browser.get(path)
-    said = [(await browser.post("/dashboard/invitation", form)).text for _ in range(FREE_OF["choosing"] + 1)]
-    assert ["easy to guess" in text for text in said] == [True] * FREE_OF["choosing"] + [False]
-    assert "Too many attempts" in said[-1]
+    pages = [(await browser.post("/dashboard/invitation", form)).text for _ in range(FREE_OF["choosing"] + 1)]
+    assert ["easy to guess" in text for text in pages] == [True] * FREE_OF["choosing"] + [False]
+    assert "Too many attempts" in pages[-1]
 
 
 @pytest_twisted.ensureDeferred
@@ -382,8 +382,8 @@ async def test_removing_a_member_lists_and_revokes_their_keys(pool: Pool) -> Non
     assert [key.name for key in (await keys.list(account_id))[0]] == ["Ann's", "Blog"]
     assert await keys.find(digest(made_with_it)) is None  # immediately
     assert f"Created by {BOB} (no longer a member)" in (await ann.get("/dashboard/keys")).text
-    told = await rig.audit(account_id)
-    assert ("member removed", BOB) in told and sum(action == "key revoked" for action, _ in told) == 2
+    audit = await rig.audit(account_id)
+    assert ("member removed", BOB) in audit and sum(action == "key revoked" for action, _ in audit) == 2
     other = await rig.person(CAT, account_id, "member")
     assert (await (await rig.inside(CAT)).get(f"/dashboard/settings/members/{other.id}/remove")).status == 200  # members may leave
     assert (await (await rig.inside(CAT)).get(f"/dashboard/settings/members/{bob.id}/remove")).status == 403
@@ -435,8 +435,8 @@ async def test_no_character_in_a_form_path_or_query_causes_a_500(pool: Pool) -> 
     }
     await rig.assembly.domains.trust(account_id, "acme.example")
     named["emails"] = await rig.mail(account_id, "acme.example")
-    ann, stranger = await rig.inside(ANN), rig.browser()
-    await stranger.get("/dashboard/sign-in")
+    ann, outsider = await rig.inside(ANN), rig.browser()
+    await outsider.get("/dashboard/sign-in")
     skipped = {"/dashboard/sign-in/out", "/dashboard/domains/<text>/delete", "/dashboard/webhooks/<text>/delete"}
     chosen = {
         "role": "member",
@@ -451,7 +451,7 @@ async def test_no_character_in_a_form_path_or_query_causes_a_500(pool: Pool) -> 
         for route in sorted(set(routes(rig, "POST")) - skipped):
             area = route.split("/")[2] if route.count("/") > 1 else ""
             path = re.sub("<[^>]+>", str(named.get(area, UUID(int=9))), route)
-            for browser in (ann, stranger):
+            for browser in (ann, outsider):
                 shown = await browser.post(path, form)
                 assert shown.status < 500, (path, strange, shown.status, shown.text)
         rig.clock.advance(3700)  # wrong passwords are forgotten
@@ -460,8 +460,8 @@ async def test_no_character_in_a_form_path_or_query_causes_a_500(pool: Pool) -> 
     for route in routes(rig, "GET"):
         path = re.sub("<[^>]+>", quoted, route)
         for query in (quoted, "Factory", "localtime", "posixrules", "posix/UTC", "right/UTC", "utc", "Europe"):
-            asked = "&".join(f"{name}={query}" for name in (*FIELDS, "q", "after", "id", "days", "zone", "status"))
-            shown = await ann.get(f"{path}?{asked}" if query == quoted else f"{route}?zone={query}&q={query}&status={query}")
+            values = "&".join(f"{name}={query}" for name in (*FIELDS, "q", "after", "id", "days", "zone", "status"))
+            shown = await ann.get(f"{path}?{values}" if query == quoted else f"{route}?zone={query}&q={query}&status={query}")
             assert shown.status < 500, (path, query, shown.status, shown.text)
     await rig.settled()
 
@@ -498,3 +498,41 @@ async def test_no_header_causes_a_500(pool: Pool) -> None:
     assert (await browser.post("/dashboard/settings/invite", form, {"Referer": "http://[::1"})).location.startswith("/dashboard/sign-in")
     shown = await browser.post("/dashboard/sign-in", form, {"User-Agent": "a\0b"})
     assert shown.location == "/dashboard", shown.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_key_can_expire(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    ann = await rig.inside("ann@example.com")
+    await ann.get("/dashboard/keys")
+    form = {"name": "Key", "permission": "sending_access", "lifetime": "7"}
+    assert (await ann.post("/dashboard/keys", form)).status == 422
+    assert "Expires" in (await ann.post("/dashboard/keys", form | {"lifetime": "90"})).text
+    [key] = (await rig.assembly.keys.list(account_id))[0]
+    assert key.expires_at == key.created_at + timedelta(days=90)
+    rig.clock.advance(91 * 86400)
+    ann = await rig.inside("ann@example.com")
+    assert "Expired" in (await ann.get("/dashboard/keys")).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_can_be_limited_to_networks(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    ann = await rig.inside("ann@example.com")
+    await ann.get("/dashboard/settings")
+    [(address,)] = await pool.rows("SELECT address FROM sessions")
+    form = {"name": "Acme"}
+    for networks in ("192.0.2.300", "203.0.113.0/24", "\n".join(f"203.0.113.{n}" for n in range(21))):
+        assert (await ann.post("/dashboard/settings/account", form | {"networks": networks})).status == 422
+    assert (await ann.post("/dashboard/settings/account", form | {"networks": f"{address}\n203.0.113.0/24"})).status == 303
+    assert "203.0.113.0/24" in (await ann.get("/dashboard/settings")).text
+    await rig.assembly.accounts.restrict(account_id, ["203.0.113.0/24"])
+    assert (await ann.get("/dashboard/emails")).status == 403
+    assert (await ann.get("/dashboard/keys")).status == 403
+    assert ("access denied", "/dashboard/keys, network") in await rig.audit(account_id)
+    await rig.assembly.accounts.restrict(account_id, [])
+    assert (await ann.get("/dashboard/emails")).status == 200

@@ -10,6 +10,7 @@ import attrs
 import pyotp
 import pytest_twisted
 
+from mailsvc.dashboard.account.data import KINDS
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.passkeys import Passkeys
@@ -25,7 +26,7 @@ SILENT = {
     f"{HOME}/<path:rest>": "nobody is there",
     f"{HOME}/theme": "a cookie of this browser",
     f"{HOME}/settings/show": "which account this browser shows",
-    f"{HOME}/sign-in/with/<name>": "begins at another service; what comes back is told",
+    f"{HOME}/sign-in/with/<name>": "begins at another service; the answer is checked",
     f"{HOME}/sign-up": "nobody is there yet",
 }
 
@@ -74,6 +75,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/emails/export", "emails exported", {}, query=f"?id={uuid4()}")
     await sent("/logs/export", "logs exported", {}, query=f"?id={uuid4()}")
     await sent("/domains/<text>/change", "domain changed", {"tls": "enforced"}, domain)
+    await sent("/domains/<text>/track", "domain changed", {"tracking_subdomain": "links"}, domain)
     await sent("/domains/<text>/delete", "domain deleted", {"name": "acme.example"}, domain)
 
     await sent("/webhooks", "webhook added", {"url": "https://old.example/", "on:email.sent": "1"})
@@ -93,6 +95,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     [(key,)] = await pool.rows("SELECT id FROM api_keys WHERE name = 'New'")
     await sent("/keys/<text>/revoke", "key revoked", {}, key)
 
+    await sent("/settings/access/keep", "access kept", {"subject": f"member {bob}"})
     await sent("/settings/invite", "member invited", {"email": "cat@example.com", "role": "member"})
     [(invited,)] = await pool.rows("SELECT id FROM links WHERE purpose = 'invite'")
     await sent("/settings/invitations/<text>/withdraw", "invitation revoked", {}, invited)
@@ -104,6 +107,13 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/settings/members/<text>/role", "role changed", {"role": "admin"}, bob)
     await sent("/settings/members/<text>/remove", "member removed", {}, bob)
     await sent("/settings/account", "account changed", {"name": "Other"})
+    await sent("/settings/data/retention", "retention changed", dict.fromkeys(KINDS, "7"))
+    await sent("/settings/data/minimize", "data minimization changed", {"tracking": "on"})
+    await sent("/settings/data/close", "account closed", {"name": "Other"})
+    await sent("/settings/data/reopen", "account reopened")
+    await sent("/settings/privacy/find", "address searched", {"email": "cat@example.net"})
+    await sent("/settings/privacy/export", "personal data exported", {"email": "cat@example.net"})
+    await sent("/settings/privacy/erase", "address erased", {"email": "cat@example.net"})
 
 
 async def around_the_sign_in(walk: Walk) -> None:
@@ -124,14 +134,14 @@ async def around_the_sign_in(walk: Walk) -> None:
     await rig.inside(NEW_ANN, "another four good words")
     await sent("/settings/security/sessions/<text>/end", "all other sessions ended", {}, "others")
 
-    new, made = "/settings/passkeys/new", device()
+    new, phone = "/settings/passkeys/new", device()
     page = await ann.get(f"{HOME}{new}")
-    await sent(new, "passkey added", {"name": "Phone", "answer": made.make(page.found(OPTIONS))})
+    await sent(new, "passkey added", {"name": "Phone", "answer": phone.make(page.found(OPTIONS))})
     [passkey] = await Passkeys(pool, rig.clock).of(me.id)
     await sent("/settings/passkeys/<text>/name", "passkey renamed", {"name": "Watch"}, passkey.id)
     other = rig.browser()
     page = await other.get(f"{HOME}/sign-in")
-    await sent("/sign-in/passkey", "signed in", {"answer": made.prove(page.found(OPTIONS))}, by=other)
+    await sent("/sign-in/passkey", "signed in", {"answer": phone.prove(page.found(OPTIONS))}, by=other)
     await ann.get(f"{HOME}/settings/security")
     await sent("/settings/passkeys/<text>/remove", "passkey removed", {}, passkey.id)
     await Identities(pool, rig.clock).add(me.id, Identity("https://issuer.example", "7", "google", NEW_ANN))
@@ -149,14 +159,14 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/sign-in/code", "signed in", {"code": codes.at(rig.clock.seconds())}, by=half)
     await sent("/settings/security/totp/off", "second factor removed")
 
-    stranger = rig.browser()
-    await stranger.get(f"{HOME}/sign-in")
-    await sent("/sign-in", "signed in", {"email": NEW_ANN, "password": "another four good words"}, by=stranger)
+    outsider = rig.browser()
+    await outsider.get(f"{HOME}/sign-in")
+    await sent("/sign-in", "signed in", {"email": NEW_ANN, "password": "another four good words"}, by=outsider)
     secret = await sessions.make_link("sign-in", NEW_ANN, timedelta(hours=1))
-    await stranger.get(f"{HOME}/sign-in/link?link={secret}")
-    await sent("/sign-in/link", "signed in", {"link": secret}, by=stranger)
-    await stranger.get(f"{HOME}/settings")
-    await sent("/sign-in/out", "signed out", by=stranger)
+    await outsider.get(f"{HOME}/sign-in/link?link={secret}")
+    await sent("/sign-in/link", "signed in", {"link": secret}, by=outsider)
+    await outsider.get(f"{HOME}/settings")
+    await sent("/sign-in/out", "signed out", by=outsider)
     lost = rig.browser()
     await lost.get(f"{HOME}/reset")
     await sent("/reset", "password reset requested", {"email": NEW_ANN}, by=lost)
@@ -264,5 +274,5 @@ async def test_a_change_that_did_not_happen_writes_no_audit_entry(pool: Pool) ->
     assert (await ann.post(f"{HOME}/emails/{one}/cancel")).query["done"] == "too_late"
     assert (await ann.post(f"{HOME}/emails/{one}/reschedule", {"at": "2030-01-01T00:00"})).query["done"] == "too_late"
     assert (await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})).status == 422
-    told = await lines(rig)
-    assert (told["email resent"], told["email canceled"], told["email rescheduled"], told["domain added"]) == (1, 1, 0, 1)
+    counts = await lines(rig)
+    assert (counts["email resent"], counts["email canceled"], counts["email rescheduled"], counts["domain added"]) == (1, 1, 0, 1)

@@ -96,6 +96,7 @@ async def test_a_new_user_signs_up_and_signs_in_again(rig: DashboardRig, fake: F
     again = rig.browser()
     assert (await through(again, fake, name)).location == "/dashboard/keys"
     assert "pat@gmail.com" in (await again.get("/dashboard/settings")).text
+    assert await rig.pool.rows("SELECT ramp, trusted_at FROM accounts WHERE name = 'Acme'") == [(10_000, None)]  # a new account's limit
     [form, _] = fake.exchanged
     assert form["client_secret"] == SECRET and 43 <= len(form["code_verifier"]) <= 128
     rows = await rig.pool.rows("SELECT provider, subject, used_at IS NOT NULL FROM identities")
@@ -205,11 +206,11 @@ async def test_a_provider_does_not_sign_up_users_where_sign_up_is_off(rig: Dashb
     rig.assembly.sign_up = False
     rig.pages = rig.assembly.resource()
     shown = await through(rig.browser(), fake, "google")
-    assert shown.status == 403 and "AuthorizationRequest an account admin" in shown.text
+    assert shown.status == 403 and "Ask an account admin" in shown.text
 
 
 def changed(**claims: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda told: {name: value for name, value in (told | claims).items() if value is not None}
+    return lambda token: {name: value for name, value in (token | claims).items() if value is not None}
 
 
 # Reauthentication
@@ -261,9 +262,9 @@ async def test_reauthentication_requests_a_new_sign_in_from_the_provider(
     pat = await signed_up(rig, fake, "google")
     await pat.get("/dashboard/sign-in/again")
     leaving = await pat.post("/dashboard/sign-in/with/google", {"why": "again"})
-    asked = parse_qs(urlsplit(leaving.found(r'http-equiv="refresh" content="0; url=([^"]+)"')).query)
-    assert asked["max_age"] == ["0"] and asked["claims"] == ['{"id_token":{"auth_time":{"essential":true}}}']
-    assert asked["prompt"] == ["login" if supported else "select_account"]  # an unknown value is an error at Google
+    query = parse_qs(urlsplit(leaving.found(r'http-equiv="refresh" content="0; url=([^"]+)"')).query)
+    assert query["max_age"] == ["0"] and query["claims"] == ['{"id_token":{"auth_time":{"essential":true}}}']
+    assert query["prompt"] == ["login" if supported else "select_account"]  # an unknown value is an error at Google
 
 
 @pytest_twisted.ensureDeferred
@@ -316,13 +317,13 @@ async def test_a_refusal_at_the_provider_is_shown(rig: DashboardRig, fake: FakeP
 LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "another issuer": changed(iss="https://evil.example"),
     "another client": changed(aud="another-client"),
-    "several clients": lambda told: told | {"aud": [told["aud"], "another"]},
+    "several clients": lambda token: token | {"aud": [token["aud"], "another"]},
     "made for another": changed(azp="another-client"),
-    "too old": lambda told: told | {"exp": told["iat"] - 61},
+    "too old": lambda token: token | {"exp": token["iat"] - 61},
     "no end": changed(exp=None),
     "another sign-in": changed(nonce="x" * 43),
     "no nonce": changed(nonce=None),
-    "of the future": lambda told: told | {"iat": told["iat"] + 3600},
+    "of the future": lambda token: token | {"iat": token["iat"] + 3600},
     "nobody": changed(sub=None),
 }
 
@@ -382,8 +383,8 @@ async def test_an_unreachable_or_wrong_provider_shows_an_error(rig: DashboardRig
 def test_a_client_id_requires_a_client_secret(tmp_path: Path) -> None:
     fetcher = Fetcher(None, Loopback(), Rules())
     (tmp_path / "empty").write_text("\n")
-    for path, said in ((None, "is missing"), (tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
-        with pytest.raises(SettingsError, match=said):
+    for path, message in ((None, "is missing"), (tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
+        with pytest.raises(SettingsError, match=message):
             providers_of(SignIn(github_client="x", github_secret=path), fetcher, time.time)
     assert providers_of(SignIn(), fetcher, time.time) == {}
 

@@ -21,9 +21,9 @@ def device(**changes: object) -> Device:
     return Device(**{"origin": "http://localhost:8025", "site": "localhost", **changes})  # type: ignore[arg-type]
 
 
-async def added(browser: Browser, made: Device, name: str = "Phone") -> Response:
+async def added(browser: Browser, phone: Device, name: str = "Phone") -> Response:
     page = await browser.get(NEW)
-    return await browser.post(NEW, {"name": name, "answer": made.make(page.found(OPTIONS))})
+    return await browser.post(NEW, {"name": name, "answer": phone.make(page.found(OPTIONS))})
 
 
 async def used(browser: Browser, with_: Device, page: str = "/dashboard/sign-in", next_: str = "/dashboard/keys") -> Response:
@@ -39,15 +39,15 @@ class Owned:
     codes: list[str]
 
 
-async def owned(pool: Pool, made: Device | None = None, **changes: object) -> Owned:
+async def owned(pool: Pool, phone: Device | None = None, **changes: object) -> Owned:
     """Ann, whose only second factor is a passkey."""
     rig = DashboardRig(pool, **changes)  # type: ignore[arg-type]
     await rig.person("ann@example.com")
     browser = await rig.inside("ann@example.com")
-    made = made or device()
-    shown = await added(browser, made)
+    phone = phone or device()
+    shown = await added(browser, phone)
     assert "Save your recovery codes" in shown.text, shown.text
-    return Owned(rig, browser, made, [line.strip() for line in shown.text.split("<li>")[1:]])
+    return Owned(rig, browser, phone, [line.strip() for line in shown.text.split("<li>")[1:]])
 
 
 @pytest_twisted.ensureDeferred
@@ -60,9 +60,9 @@ async def test_a_passkey_is_the_second_factor_after_a_password(pool: Pool) -> No
     ).location == "/dashboard/sign-in/code?next=%2Fdashboard%2Fkeys"
     half = session(browser)
     page = await browser.get("/dashboard/sign-in/code?next=/dashboard/keys")
-    asked = json.loads(page.found(OPTIONS))
-    assert len(asked["allowCredentials"]) == 1 and asked["userVerification"] == "required" and asked["rpId"] == "localhost"
-    assert len(asked["challenge"]) > 60
+    options = json.loads(page.found(OPTIONS))
+    assert len(options["allowCredentials"]) == 1 and options["userVerification"] == "required" and options["rpId"] == "localhost"
+    assert len(options["challenge"]) > 60
     shown = await browser.post(USE, {"next": "/dashboard/keys", "answer": ann.device.prove(page.found(OPTIONS))})
     assert shown.location == "/dashboard/keys" and session(browser) != half
     code = ann.rig.browser()
@@ -134,11 +134,11 @@ LIES: dict[str, object] = {
 async def test_every_field_of_a_passkey_response_is_verified(pool: Pool) -> None:
     ann = await owned(pool)
     for name, lie in LIES.items():
-        browser, told = ann.rig.browser(), {name.strip(): lie}
-        assert (await used(browser, attrs.evolve(ann.device, **told))).status == 403, name
+        browser, changed = ann.rig.browser(), {name.strip(): lie}
+        assert (await used(browser, attrs.evolve(ann.device, **changed))).status == 403, name
         assert session(browser) == ""
         if name not in ("key", "owner"):  # these are not wrong in a new passkey
-            assert (await added(ann.browser, device(**told))).status == 422, name
+            assert (await added(ann.browser, device(**changed))).status == 422, name
     assert await pool.rows("SELECT count(*) FROM passkeys") == [(1,)]
     assert (await used(ann.rig.browser(), attrs.evolve(ann.device, count=9))).status == 303
 

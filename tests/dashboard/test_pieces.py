@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from mailsvc.dashboard import csv_file, files, formatting, safety
-from mailsvc.dashboard.csv_file import plain
+from mailsvc.dashboard import files, formatting, safety
 from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.detail import EmailPages
 from mailsvc.dashboard.emails.preview import embedded
@@ -21,7 +20,9 @@ from mailsvc.dashboard.signin import password, second_factor, tickets
 from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
-from mailsvc.mail import mime
+from mailsvc.mail import csv_file, mime
+from mailsvc.mail.csv_file import plain
+from mailsvc.store.events.event_data import Bounce, Click, Delivery, Empty, Open
 from mailsvc.store.mail.emails import AttemptView
 from mailsvc.store.mail.history import EventView
 from mailsvc.store.people.sign_in_attempts import Tries
@@ -244,11 +245,11 @@ def test_a_page_renders_without_the_npm_packages(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "sentence"),
     [(0, "just now"), (5, "5 seconds ago"), (60, "1 minute ago"), (7200, "2 hours ago"), (-86400, "in 1 day"), (-604790, "in 7 days")],
 )
-def test_relative_times(seconds, said):
-    assert formatting.ago(NOW - timedelta(seconds=seconds), NOW) == said
+def test_relative_times(seconds, sentence):
+    assert formatting.ago(NOW - timedelta(seconds=seconds), NOW) == sentence
 
 
 @given(st.text(max_size=20))
@@ -259,25 +260,25 @@ def test_an_address_may_wrap_after_its_at_sign_and_is_escaped(text):
 
 def test_a_message_is_read_when_there_is_room_for_it():
     """Without memory for it, a large message is not loaded."""
-    asked: list[int] = []
+    sizes: list[int] = []
 
     class Full:
-        async def turn(self, octets: int) -> bool:
-            asked.append(octets)
+        async def turn(self, size: int) -> bool:
+            sizes.append(size)
             return False
 
     request, email = SimpleNamespace(http=Full()), SimpleNamespace(size=100_000)
-    told: list[object] = []
-    Deferred.fromCoroutine(EmailPages._load(SimpleNamespace(), request, email)).addErrback(lambda failure: told.append(failure.value))
-    assert [stop.status for stop in told] == [503] and asked == [300_000]
+    errors: list[object] = []
+    Deferred.fromCoroutine(EmailPages._load(SimpleNamespace(), request, email)).addErrback(lambda failure: errors.append(failure.value))
+    assert [stop.status for stop in errors] == [503] and sizes == [300_000]
 
 
 def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
     ids = UUID(int=1)
     events = [
-        EventView(ids, None, "email.sent", NOW, {}),
-        EventView(ids, 0, "email.delivered", NOW + timedelta(seconds=3), {}),
-        EventView(ids, 1, "email.bounced", NOW + timedelta(seconds=2), {"reply": "550 no"}),
+        EventView(ids, None, "email.sent", NOW, Empty()),
+        EventView(ids, 0, "email.delivered", NOW + timedelta(seconds=3), Delivery("250 ok")),
+        EventView(ids, 1, "email.bounced", NOW + timedelta(seconds=2), Bounce("Permanent", "General", "550 no")),
     ]
     attempt = AttemptView(
         attempt_id=ids, recipients=(0, 1), outcomes=("delivered", "bounced"), replies=("250 ok", "550 no"), host="mx", address="1.2.3.4:25",
@@ -288,7 +289,23 @@ def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
     entries = timeline.of_recipient(1, events, attempts)
     assert [(m.title, m.text) for m in entries] == [("Accepted", "Queued for delivery."), ("Attempt 1", "550 no"), ("Bounced", "")]
     assert entries[1].meaning == "user unknown"
+    at_once = [EventView(ids, 0, "email.suppressed", NOW, Empty()), events[0]]
+    assert [m.title for m in timeline.of_recipient(0, at_once, [])] == ["Accepted", "Suppressed"]
     assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
+
+
+def test_a_timeline_shows_opens_and_clicks_and_who_it_may_have_been():
+    ids, firefox = UUID(int=1), "Mozilla/5.0 (X11) Firefox/140.0"
+    events = [
+        EventView(ids, None, "email.opened", NOW, Open("192.0.2.0", firefox)),
+        EventView(ids, None, "email.clicked", NOW + timedelta(seconds=1), Click("https://example.com/", "192.0.2.0", "", "HEAD", "method")),
+        EventView(ids, None, "email.opened", NOW + timedelta(seconds=2), Open("", "", machine="a later code")),
+    ]
+    opened, clicked, later = timeline.of_recipient(0, events, [])
+    assert (opened.title, opened.tone, opened.text, opened.facts) == ("Opened", "good", "", f"192.0.2.0 · {firefox}")
+    assert (clicked.title, clicked.tone, clicked.facts) == ("Link clicked", "quiet", "192.0.2.0")
+    assert clicked.text == "https://example.com/ Likely by a program that asked for the header only."
+    assert later.text == "Likely by a program."
 
 
 def test_a_preview_embeds_its_images_and_opens_links_in_a_new_tab():

@@ -19,7 +19,7 @@ ADDRESS = f"{PROFILE}/address"
 ANN, NEW, BOB = "ann@example.com", "new@example.com", "bob@example.com"
 
 
-async def asked(browser: Browser, email: str, password: str = PASSWORD) -> Response:
+async def request_change(browser: Browser, email: str, password: str = PASSWORD) -> Response:
     await browser.get(PROFILE)
     shown = await browser.post(ADDRESS, {"email": email, "password": password})
     await browser.rig.settled()
@@ -44,7 +44,7 @@ async def test_an_address_changes_once_its_confirmation_link_is_opened(pool: Poo
     browser, other = await rig.inside(ANN), await rig.inside(ANN)
     reset = await rig.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
     up = await rig.assembly.sessions.make_link("sign-up", NEW, timedelta(hours=1))
-    assert (await asked(browser, NEW.upper())).location == PROFILE
+    assert (await request_change(browser, NEW.upper())).location == PROFILE
     assert "We sent a confirmation link to" in (await browser.get(PROFILE)).text
     assert await email_of(rig, ann.id) == ANN and rig.mailer.subjects(ANN) == []
     link = rig.mailer.link(NEW)
@@ -72,7 +72,7 @@ async def test_only_its_owner_learns_that_an_address_is_registered(pool: Pool) -
     browser = await rig.inside(ANN)
     pages, written = [], []
     for email in (BOB, "nobody@example.com"):
-        shown = await asked(browser, email)
+        shown = await request_change(browser, email)
         pages.append((shown.status, shown.location, (await browser.get(PROFILE)).text.replace(email, "X").replace(browser.token, "")))
         written.append(await pool.rows("SELECT expires_at FROM address_changes"))
     assert pages[0] == pages[1] and written[0] == written[1]
@@ -90,7 +90,7 @@ async def test_a_confirmation_link_works_for_its_requester_while_the_address_is_
     rig = DashboardRig(pool)
     ann, bob = await rig.person(ANN), await rig.person(BOB)
     browser, bobs = await rig.inside(ANN), await rig.inside(BOB)
-    await asked(browser, NEW)
+    await request_change(browser, NEW)
     link = rig.mailer.link(NEW)
     nobody = await rig.browser().get(link)
     assert nobody.location.startswith("/dashboard/sign-in?next=%2Fdashboard%2Fsettings%2Fprofile")
@@ -108,16 +108,16 @@ async def test_a_newer_request_a_new_password_and_time_invalidate_a_link(pool: P
     browser = await rig.inside(ANN)
     links = []
     for email in ("one@example.com", "two@example.com"):
-        await asked(browser, email)
+        await request_change(browser, email)
         links.append(rig.mailer.link(email))
     assert (await followed(browser, links[0])).status == 410
     assert (await browser.get(links[1])).status == 200
     await browser.post("/dashboard/settings/security/password", {"old": PASSWORD, "password": "another four good words"})
     assert (await followed(browser, links[1])).status == 410
-    await asked(browser, "three@example.com", "another four good words")
+    await request_change(browser, "three@example.com", "another four good words")
     await browser.post(f"{ADDRESS}/withdraw")
     assert (await followed(browser, rig.mailer.link("three@example.com"))).status == 410
-    await asked(browser, "four@example.com", "another four good words")
+    await request_change(browser, "four@example.com", "another four good words")
     rig.clock.advance(3601)
     assert (await followed(browser, rig.mailer.link("four@example.com"))).status == 410
     assert await email_of(rig, ann.id) == ANN
@@ -130,12 +130,12 @@ async def test_requesting_an_address_change_requires_the_password_and_is_throttl
     rig = DashboardRig(pool)
     await rig.person(ANN)
     browser = await rig.inside(ANN)
-    wrong = await asked(browser, NEW, "not my password")
+    wrong = await request_change(browser, NEW, "not my password")
     assert wrong.status == 422 and "Incorrect password." in wrong.text and NEW in wrong.text  # the input is kept
     for email, message in (("no address", "Enter a valid email address."), (ANN, "This is already your address.")):
-        shown = await asked(browser, email)
+        shown = await request_change(browser, email)
         assert shown.status == 422 and message in shown.text
-    statuses = [(await asked(browser, f"{number}@example.com")).status for number in range(FREE + 1)]
+    statuses = [(await request_change(browser, f"{number}@example.com")).status for number in range(FREE + 1)]
     assert statuses == [303] * FREE + [429]
     assert len(rig.mailer.sent) == FREE
 
@@ -152,12 +152,12 @@ async def test_a_user_without_a_password_reauthenticates_to_change_the_address(p
     await browser.post("/dashboard/sign-in/link", {"link": secret})
     assert 'name="password"' not in (await browser.get(PROFILE)).text
     rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
-    assert (await asked(browser, NEW)).location.startswith("/dashboard/sign-in/again")
+    assert (await request_change(browser, NEW)).location.startswith("/dashboard/sign-in/again")
     assert rig.mailer.sent == []
     held = await rig.assembly.sessions.find(session(browser))
     assert held is not None
     await rig.assembly.sessions.proved(held.hash)
-    assert (await asked(browser, NEW)).location == PROFILE
+    assert (await request_change(browser, NEW)).location == PROFILE
     assert (await followed(browser, rig.mailer.link(NEW))).query == {"done": "moved"}
     assert await Identities(pool, rig.clock).use(who) == ann.id and await email_of(rig, ann.id) == NEW
 
@@ -167,7 +167,7 @@ async def test_an_address_and_its_audit_entry_change_together_or_not_at_all(pool
     rig = DashboardRig(pool)
     ann = await rig.person(ANN)
     browser = await rig.inside(ANN)
-    await asked(browser, NEW)
+    await request_change(browser, NEW)
     link = rig.mailer.link(NEW)
     await browser.get(link)
     await pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")

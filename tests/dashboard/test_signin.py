@@ -81,10 +81,10 @@ async def test_nobody_is_locked_out_of_a_known_browser(pool: Pool) -> None:
     _, codes = await with_app(known)
     await known.get("/dashboard/settings")
     await known.post("/dashboard/sign-in/out")
-    stranger = rig.browser()
-    await stranger.sign_in("ann@example.com")  # with the right password
-    await stranger.get("/dashboard/sign-in/code")
-    statuses = [(await stranger.post("/dashboard/sign-in/code", {"code": "000000"})).status for _ in range(FREE + 1)]
+    outsider = rig.browser()
+    await outsider.sign_in("ann@example.com")  # with the right password
+    await outsider.get("/dashboard/sign-in/code")
+    statuses = [(await outsider.post("/dashboard/sign-in/code", {"code": "000000"})).status for _ in range(FREE + 1)]
     assert statuses == [422] * FREE + [429]
     await known.sign_in("ann@example.com")
     await known.get("/dashboard/sign-in/code")
@@ -339,3 +339,18 @@ async def test_the_operator_can_let_in_a_user_without_their_second_factor(pool: 
     assert log[0] == ("member added", "ann@example.com as admin") and ("second factors removed", "ann@example.com") in log
     with pytest.raises(Refused, match="no user with the address"):
         await people.reset("nobody@example.com", timedelta(hours=1))
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_first_sign_in_asks_for_a_password_because_its_link_works_once(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    secret = await People(rig.assembly.users, rig.assembly.sessions).admit(account_id, "ben@example.com", "admin", timedelta(days=1))
+    browser = rig.browser()
+    await browser.get(f"/dashboard/sign-in/link?link={secret}")
+    location = (await browser.post("/dashboard/sign-in/link", {"link": secret})).location
+    assert location == "/dashboard/settings/security?done=first"
+    assert "Set a password or add a passkey now" in (await browser.get(location)).text
+    later = await browser.post("/dashboard/settings/security/password", {"password": "seven unrelated words here"})
+    assert later.location == "/dashboard/settings/security?done=password"
+    assert (await rig.browser().sign_in("ben@example.com", "seven unrelated words here")).location == "/dashboard"

@@ -20,7 +20,6 @@ from mailsvc.delivery.message_loader import Origin
 from mailsvc.delivery.service import Delivery
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.mail import seven_bit as sevenbit
-from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.outcome import Deferred as Later
@@ -30,7 +29,8 @@ from mailsvc.smtp.client.client import Result
 from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.smtp.client.plan import SendMode
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
-from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.mail.messages import StoredPieces
 from mailsvc.store.queue.claims import Claimed, Hold, Leased, Ready, Slowdown
 from mailsvc.store.queue.settle import Settlement
 
@@ -52,6 +52,12 @@ class Row:
     reason: str | None = None
 
 
+def clock_at(seconds: float) -> Clock:
+    clock = Clock()
+    clock.advance(seconds)
+    return clock
+
+
 class Store:
     """The queue, settling and messages in memory. `calls` counts calls by name."""
 
@@ -67,7 +73,7 @@ class Store:
         self.slow_rows: dict[str, Slowdown] = {}
         self.paused: dict[UUID, datetime] = {}
         self.calls: Counter[str] = Counter()
-        self.asked: list[tuple[dict[str, int], int]] = []  # of claims: how much of each destination, and octets of messages
+        self.claims_made: list[tuple[dict[str, int], int]] = []  # of claims: how many of each destination, and bytes of messages
         self.brings = False  # whether claims bring messages
         self.failing: dict[str, Exception] = {}
         self.settle_waits: list[Deferred[None]] | None = None  # a list: settles wait until a test fires them
@@ -117,9 +123,9 @@ class Store:
                 found.setdefault(name, Ready(name, row.leased.bulk, row.next_at))
         return list(found.values())[:limit]
 
-    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, octets: int) -> Claimed:
+    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, message_bytes: int) -> Claimed:
         self._call("claim")
-        self.asked.append((dict(wanted), octets))
+        self.claims_made.append((dict(wanted), message_bytes))
         claimed: list[Leased] = []
         for destination, limit in wanted.items():
             ready = [
@@ -129,7 +135,7 @@ class Store:
             for row in ready[:limit]:
                 row.lease = lease
             claimed += [row.leased for row in ready[:limit]]
-        bodies = {row.email_id: self.bodies.get(row.email_id, MESSAGE) for row in claimed if octets and row.attempts == 0}
+        bodies = {row.email_id: self.bodies.get(row.email_id, MESSAGE) for row in claimed if message_bytes and row.attempts == 0}
         along = {email: (body, self.envelopes.get(email, EMPTY)) for email, body in bodies.items() if isinstance(body, bytes)}
         return Claimed(claimed, along if self.brings else {})
 
@@ -170,6 +176,10 @@ class Store:
     async def holds(self, region: str) -> Mapping[str, Hold]:
         self._call("holds")
         return dict(self.hold_rows)
+
+    async def end_wait(self, region: str, destination: str) -> None:
+        self._call("end_wait")
+        self.hold_rows.pop(destination, None)
 
     async def slow(self, region: str, name: str, slowdown: Slowdown, now: datetime) -> None:
         self._call("slow")
@@ -220,14 +230,14 @@ class Store:
 
     # Messages
 
-    async def load(self, account_id: UUID, email_id: UUID, before_rest: Any) -> StoredMessage | None:
+    async def load(self, account_id: UUID, email_id: UUID, before_rest: Any) -> StoredPieces | None:
         self._call("load")
         body = self.bodies.get(email_id, MESSAGE)
         if isinstance(body, Exception):
             raise body
         if body is not None:
             await before_rest(len(body))
-        return None if body is None else StoredMessage(self.signatures.get(email_id), body, self.envelopes.get(email_id, EMPTY))
+        return None if body is None else StoredPieces(self.signatures.get(email_id), body, self.envelopes.get(email_id, EMPTY))
 
     def last(self, email: int, recipient: int = 0) -> Outcome:
         return self.outcomes[number(email), recipient][-1]
@@ -274,10 +284,10 @@ class Names:
     def __init__(self) -> None:
         self.mxs: dict[str, list[tuple[int, str]] | str] = {}
         self.hosts: dict[str, list[str] | str] = {}
-        self.asked: Counter[str] = Counter()
+        self.lookups: Counter[str] = Counter()
 
     async def mx(self, domain: str) -> Any:
-        self.asked[domain] += 1
+        self.lookups[domain] += 1
         found = self.mxs.get(domain)
         if isinstance(found, str):
             return Temporary(found)
@@ -296,7 +306,7 @@ class Names:
 class Mail:
     sender: str
     recipients: tuple[str, ...]
-    octets: bytes
+    data: bytes
     at: float
     connection: int
 
@@ -304,8 +314,8 @@ class Mail:
 class Server:
     """A mail server. `answer` returns a Result, or a Deferred of one, for each mail; `greeting` may return an error."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, rig: DeliveryRig) -> None:
+        self.rig = rig
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
@@ -335,16 +345,16 @@ class FakeClient:
     def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: SendMode) -> Deferred[Any]:
         assert self.waiting is None, "one mail at a time"
         self.sent += 1
-        octets = b"".join(pieces)
-        assert len(octets) == envelope.size
+        data = b"".join(pieces)
+        assert len(data) == envelope.size
         if not may_send_dot():
             self.usable = False
             return succeed(lost(envelope, "withheld", stale=self.sent > 1))
         self.server.manners.append(manner)
-        self.server.mails.append(Mail(envelope.sender, envelope.recipients, octets, self.server.world.clock.seconds(), self.number))
+        self.server.mails.append(Mail(envelope.sender, envelope.recipients, data, self.server.rig.clock.seconds(), self.number))
         answer = self.server.answer(envelope)
         if not isinstance(answer, Deferred):
-            answer = deferLater(self.server.world.clock, LATENCY, lambda result=answer: result)
+            answer = deferLater(self.server.rig.clock, LATENCY, lambda result=answer: result)
         self.waiting, self.envelope = answer, envelope
         answer.addCallback(self._answered)
         return answer
@@ -392,12 +402,13 @@ def lost(envelope: Envelope, why: str, *, sent_dot: bool = False, stale: bool = 
     return Result(sender=None if stale else OK, recipients=nobody, stages=nobody, final=None, sent_dot=sent_dot, lost=why, stale=stale)
 
 
-class World:
+class DeliveryRig:
     """All of delivery with fakes around it. `run` advances the clock from one event to the next."""
 
-    def __init__(self, shaping: Shaping = NO_RULES, policies: Any = None, sources: Any = None, **settings: Any) -> None:
-        self.clock = Clock()
-        self.clock.advance(START)
+    def __init__(
+        self, shaping: Shaping = NO_RULES, policies: Any = None, sources: Any = None, pools: Any = None, clock: Any = None, **settings: Any
+    ) -> None:
+        self.clock = clock or clock_at(START)
         self.store = Store(self.clock)
         self.process = Process()
         self.names = Names()
@@ -411,7 +422,7 @@ class World:
         self._ids = 0
         self.delivery = Delivery(
             self.clock, self.limits, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
-            self.new_id, lambda: 0.5, shaping, policies,
+            self.new_id, lambda: 0.5, shaping, policies, pools=pools,
         )  # fmt: skip
 
     def new_id(self) -> UUID:
@@ -445,7 +456,7 @@ class World:
             await refusal
         return FakeClient(server)
 
-    def start(self) -> World:
+    def start(self) -> DeliveryRig:
         self.delivery.startService()
         return self
 

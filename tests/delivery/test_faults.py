@@ -11,23 +11,23 @@ from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
-from tests.delivery.fakes import World, answered, number
+from tests.delivery.fakes import DeliveryRig, answered, number
 
-# Faults of ours
+# Our own faults
 
 
-def test_a_poison_message_fails_and_other_mail_goes_on() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.bodies[number(1)] = ValueError("poison")
+def test_a_poison_message_fails_and_other_mail_continues() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.bodies[number(1)] = ValueError("poison")
     for email in (1, 2, 3):
-        world.store.add(email, "bob@example.com")
-    world.start().run(5)
+        rig.store.add(email, "bob@example.com")
+    rig.start().run(5)
     assert sorted(mail.sender for mail in server.mails) == ["b-2@send.sender.example", "b-3@send.sender.example"]
-    assert world.store.last(1).reason == "Sending failed because of an internal error (ValueError). It will be retried."  # type: ignore[union-attr]
-    world.run(3600)
-    assert [type(outcome) for outcome in world.store.outcomes[number(1), 0]] == [Later, Later, Failed]
-    assert "poison" not in world.store.last(1).reason  # type: ignore[union-attr]
+    assert rig.store.last(1).reason == "Sending failed because of an internal error (ValueError). It will be retried."  # type: ignore[union-attr]
+    rig.run(3600)
+    assert [type(outcome) for outcome in rig.store.outcomes[number(1), 0]] == [Later, Later, Failed]
+    assert "poison" not in rig.store.last(1).reason  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -35,151 +35,151 @@ def test_a_poison_message_fails_and_other_mail_goes_on() -> None:
 )
 def test_an_error_of_the_installation_defers_mail_and_never_fails_it(error: Exception) -> None:
     """With a wrong key, every email fails. Without this rule all of them would fail for good after a few attempts."""
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.sending.error = error
-    world.store.add(1, "bob@example.com")
-    world.start().run(86_400)
-    outcomes = world.store.outcomes[number(1), 0]
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.sending.error = error
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(86_400)
+    outcomes = rig.store.outcomes[number(1), 0]
     assert len(outcomes) > 3 and {type(outcome) for outcome in outcomes} == {Later}
     assert "cannot be decrypted" in outcomes[-1].reason or "our database" in outcomes[-1].reason
     assert "does not open" not in outcomes[-1].reason and "index" not in outcomes[-1].reason
     assert server.mails == []
-    world.sending.error = None
-    world.run(86_400)
-    assert world.store.last(1) == Delivered("250 2.0.0 queued")
+    rig.sending.error = None
+    rig.run(86_400)
+    assert rig.store.last(1) == Delivered("250 2.0.0 queued")
 
 
 def test_a_full_database_loses_no_outcome() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com")
-    world.store.failing["settle"] = OutOfResources("53100", "could not extend file")
-    world.start().run(60)
-    assert len(server.mails) == 1 and len(world.store.rows) == 1
-    world.store.failing.clear()
-    world.run(15)
-    assert world.store.rows == {} and len(server.mails) == 1
-    assert world.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
+    rig.store.failing["settle"] = OutOfResources("53100", "could not extend file")
+    rig.start().run(60)
+    assert len(server.mails) == 1 and len(rig.store.rows) == 1
+    rig.store.failing.clear()
+    rig.run(15)
+    assert rig.store.rows == {} and len(server.mails) == 1
+    assert rig.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
 
 
 def test_a_message_that_is_gone_fails() -> None:
-    world = World()
-    world.server("example.com", "1.1.1.1")
-    world.store.bodies[number(1)] = None
-    world.store.add(1, "bob@example.com")
-    world.start().run(3)
-    assert world.store.last(1) == Failed("The message is no longer stored.")
+    rig = DeliveryRig()
+    rig.server("example.com", "1.1.1.1")
+    rig.store.bodies[number(1)] = None
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(3)
+    assert rig.store.last(1) == Failed("The message is no longer stored.")
 
 
 def test_signing_happens_once_for_all_destinations_of_an_email() -> None:
-    world = World()
+    rig = DeliveryRig()
     for index in range(5):
-        world.server(f"d{index}.example", f"1.1.1.{index}")
-        world.store.add(1, f"bob@d{index}.example", recipient=index)
-    world.start().run(3)
-    assert len(world.store.outcomes) == 5
-    assert len(world.sending.signed) == 1
+        rig.server(f"d{index}.example", f"1.1.1.{index}")
+        rig.store.add(1, f"bob@d{index}.example", recipient=index)
+    rig.start().run(3)
+    assert len(rig.store.outcomes) == 5
+    assert len(rig.sending.signed) == 1
 
 
 def test_an_unavailable_database_loses_no_outcome_and_nothing_is_sent_twice() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com")
-    world.store.failing["settle"] = Unavailable("gone")
-    world.start().run(60)
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
+    rig.store.failing["settle"] = Unavailable("gone")
+    rig.start().run(60)
     assert len(server.mails) == 1
-    assert len(world.store.rows) == 1
-    world.store.failing.clear()
-    world.run(15)
-    assert world.store.rows == {}
+    assert len(rig.store.rows) == 1
+    rig.store.failing.clear()
+    rig.run(15)
+    assert rig.store.rows == {}
     assert len(server.mails) == 1
 
 
-def test_delivery_goes_on_after_the_queue_was_unavailable() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com", destination="mx.example.com")
-    world.store.failing = {"ready": Unavailable("gone")}
-    world.start()
+def test_delivery_continues_after_the_queue_was_unavailable() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com", destination="mx.example.com")
+    rig.store.failing = {"ready": Unavailable("gone")}
+    rig.start()
     for call in ("ready", "claim"):
-        world.store.failing = {call: Unavailable("gone")}
-        world.store.calls.clear()
-        world.run(10)
+        rig.store.failing = {call: Unavailable("gone")}
+        rig.store.calls.clear()
+        rig.run(10)
         assert server.mails == []
-        assert world.store.calls[call] <= 11
-    world.store.failing = {"load": Unavailable("gone")}
-    world.run(60)
+        assert rig.store.calls[call] <= 11
+    rig.store.failing = {"load": Unavailable("gone")}
+    rig.run(60)
     assert server.mails == []
-    assert len(world.store.rows) == 1
-    world.store.failing = {}
-    world.run(15)
-    assert world.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
+    assert len(rig.store.rows) == 1
+    rig.store.failing = {}
+    rig.run(15)
+    assert rig.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
 
 
 def test_a_failed_chore_does_not_stop_delivery() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
     for call in ("release_scheduled", "holds", "expire", "leased"):
-        world.store.failing[call] = StatementFailed("42601", "a mistake of ours")
-    world.store.add(1, "bob@example.com")
-    world.start().run(120)
+        rig.store.failing[call] = StatementFailed("42601", "our own mistake")
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(120)
     assert len(server.mails) == 1
-    assert 100 <= world.store.calls["release_scheduled"] <= 125
+    assert 100 <= rig.store.calls["release_scheduled"] <= 125
 
 
 def test_a_connection_takes_no_mail_before_the_last_one_is_settled() -> None:
-    world = World(connections_max=1)
-    server = world.server("example.com", "1.1.1.1")
-    world.store.settle_waits = []
+    rig = DeliveryRig(connections_max=1)
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.settle_waits = []
     for email in (1, 2):
-        world.store.add(email, "bob@example.com", destination="mx.example.com")
-    world.start().run(30)
+        rig.store.add(email, "bob@example.com", destination="mx.example.com")
+    rig.start().run(30)
     assert len(server.mails) == 1
-    world.store.settle_waits[0].callback(None)
+    rig.store.settle_waits[0].callback(None)
     assert len(server.mails) == 2
 
 
 def test_an_outcome_that_the_database_rejects_is_written_in_ascii() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com")
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
     server.answer = lambda envelope: answered(envelope, Reply(550, "caf\x00é", "5.1.1"))
-    settle = world.store.settle
+    settle = rig.store.settle
 
     async def picky(settlement: Any) -> Any:
         if "\x00" in settlement.outcomes[0].outcome.reply:
             raise DataRejected("22021")
         return await settle(settlement)
 
-    world.delivery.attempts._settling.settle = picky  # type: ignore[method-assign]
-    world.start().run(3)
-    assert world.store.last(1) == Bounced("550 5.1.1 caf??", suppress=True)
+    rig.delivery.attempts._settling.settle = picky  # type: ignore[method-assign]
+    rig.start().run(3)
+    assert rig.store.last(1) == Bounced("550 5.1.1 caf??", suppress=True)
 
 
 def test_lost_leases_go_back_to_the_queue() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com", lease=world.process.id)  # committed, but the answer never came
-    world.start().run(20)
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com", lease=rig.process.id)  # committed, but the answer never came
+    rig.start().run(20)
     assert server.mails == []
-    world.run(60)
+    rig.run(60)
     assert len(server.mails) == 1
 
 
 def test_a_process_that_was_replaced_sends_nothing_under_its_old_leases() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com")
-    world.start().run(2)
-    world.process.fresh = False
-    email, reservations = world.email(2, "bob@example.com")
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(2)
+    rig.process.fresh = False
+    email, reservations = rig.email(2, "bob@example.com")
     assert not reservations
-    world.commit(email, reservations)
-    world.run(30)
+    rig.commit(email, reservations)
+    rig.run(30)
     assert len(server.mails) == 1
-    world.process.id, world.process.fresh = 8, True
-    world.delivery.replaced(7, 8)
-    world.run(3)
+    rig.process.id, rig.process.fresh = 8, True
+    rig.delivery.replaced(7, 8)
+    rig.run(3)
     assert len(server.mails) == 2
-    assert world.store.settled[-1].lease == 8
+    assert rig.store.settled[-1].lease == 8

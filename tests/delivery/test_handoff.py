@@ -16,15 +16,15 @@ class Names:
     """DNS that answers when a test says so."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Deferred[Any]] = {}
+        self.lookups: dict[str, Deferred[Any]] = {}
 
     def mx(self, domain: str) -> Any:
-        assert domain not in self.asked
-        self.asked[domain] = Deferred()
-        return self.asked[domain]
+        assert domain not in self.lookups
+        self.lookups[domain] = Deferred()
+        return self.lookups[domain]
 
     def answer(self, domain: str, host: str) -> None:
-        self.asked.pop(domain).callback(Records(domain, (Mx(10, host),)))
+        self.lookups.pop(domain).callback(Records(domain, (Mx(10, host),)))
 
 
 def leaving(**routes: str) -> tuple[QueueOnly, Names]:
@@ -44,14 +44,14 @@ def test_mail_is_queued_under_its_destination_once_it_is_known() -> None:
 def test_a_route_setting_is_known_at_once() -> None:
     leave, names = leaving(**{"*": "smtp://10.0.0.1:2525"})
     assert leave.reserve("example.org", 1, False).destination == "10.0.0.1:2525"
-    assert not names.asked
+    assert not names.lookups
 
 
 def test_lookups_are_limited_and_a_failed_one_is_repeated() -> None:
     leave, names = leaving()
     for number in range(_LOOKUPS + 1):
         leave.reserve(f"d{number}.example", 1, False)
-    assert len(names.asked) == _LOOKUPS
+    assert len(names.lookups) == _LOOKUPS
     names.answer("d0.example", "mx.example.net")
     assert leave.reserve(f"d{_LOOKUPS}.example", 1, False).destination == f"d{_LOOKUPS}.example"
-    assert f"d{_LOOKUPS}.example" in names.asked
+    assert f"d{_LOOKUPS}.example" in names.lookups

@@ -6,16 +6,16 @@ from typing import Any
 
 from mailsvc.clock import TimeOfDay
 from mailsvc.outcome import Delivered
-from tests.delivery.fakes import START, World
+from tests.delivery.fakes import START, DeliveryRig
 
 DAY = 86400.0
 
 
 class Clocks:
-    """A world whose database clock is right and whose machine clock is off by `off` seconds."""
+    """Delivery whose database clock is right and whose machine clock is off by `off` seconds."""
 
-    def __init__(self, world: World, off: float) -> None:
-        clock: Any = world.clock
+    def __init__(self, rig: DeliveryRig, off: float) -> None:
+        clock: Any = rig.clock
         self.clock, self.off = clock, off
         clock.time_of_day = TimeOfDay(10.0, clock.seconds, lambda: clock.seconds() + self.off)
         self.measure()
@@ -26,45 +26,45 @@ class Clocks:
 
 
 def test_nothing_is_attempted_or_expires_until_the_clocks_agree() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    clocks = Clocks(world, off=6 * DAY)
-    world.store.add(1, "bob@example.com")
-    world.store.add(2, "ann@example.com", status="scheduled", due=60)
-    world.store.add(3, "old@example.com", expires=30)
-    world.start().run(35)
-    assert not server.dials and not world.store.settled
-    assert not world.store.calls["claim"] and not world.store.calls["expire"] and not world.store.calls["release_scheduled"]
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    clocks = Clocks(rig, off=6 * DAY)
+    rig.store.add(1, "bob@example.com")
+    rig.store.add(2, "ann@example.com", status="scheduled", due=60)
+    rig.store.add(3, "old@example.com", expires=30)
+    rig.start().run(35)
+    assert not server.dials and not rig.store.settled
+    assert not rig.store.calls["claim"] and not rig.store.calls["expire"] and not rig.store.calls["release_scheduled"]
     clocks.off = 0
     clocks.measure()
-    world.run(20)
-    assert world.store.last(1) == Delivered("250 2.0.0 queued")
+    rig.run(20)
+    assert rig.store.last(1) == Delivered("250 2.0.0 queued")
 
 
 def test_mail_in_memory_goes_back_to_the_queue() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    clocks = Clocks(world, off=0)
-    world.store.add(1, "bob@example.com")
-    world.start().run(2)
-    email, reservations = world.email(2, "ann@example.com")
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    clocks = Clocks(rig, off=0)
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(2)
+    email, reservations = rig.email(2, "ann@example.com")
     clocks.off = -120
-    world.commit(email, reservations)
-    world.run(60)
+    rig.commit(email, reservations)
+    rig.run(60)
     assert len(server.mails) == 1
-    assert {row.lease for row in world.store.rows.values()} == {None}, "another process may send it"
+    assert {row.lease for row in rig.store.rows.values()} == {None}, "another process may send it"
     clocks.off = 0
-    world.run(20)
-    assert len(server.mails) == 2 and world.store.rows == {}
+    rig.run(20)
+    assert len(server.mails) == 2 and rig.store.rows == {}
 
 
 def test_attempts_are_dated_by_the_databases_clock() -> None:
-    world = World()
-    world.server("example.com", "1.1.1.1")
-    clock: Any = world.clock
+    rig = DeliveryRig()
+    rig.server("example.com", "1.1.1.1")
+    clock: Any = rig.clock
     clock.time_of_day = TimeOfDay(10.0, clock.seconds, lambda: clock.seconds() + 7 * DAY)
     clock.time_of_day.measured(START, START + 7 * DAY, START)
-    world.store.add(1, "bob@example.com", due=-1, expires=9 * DAY)
-    world.start().run(2)
-    [settlement] = world.store.settled
+    rig.store.add(1, "bob@example.com", due=-1, expires=9 * DAY)
+    rig.start().run(2)
+    [settlement] = rig.store.settled
     assert abs(settlement.at.timestamp() - (START + 7 * DAY)) < 5

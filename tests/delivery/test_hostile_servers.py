@@ -51,9 +51,9 @@ VECTORS: dict[str, tuple[dict[str, str], type, str]] = {
 @pytest.mark.parametrize("name", VECTORS)
 @pytest_twisted.ensureDeferred
 async def test_the_outcome_of_a_server_that(name: str) -> None:
-    said, kind, part = VECTORS[name]
+    replies, kind, part = VECTORS[name]
     site = Site()
-    site.listen("127.0.0.1", script(**said))
+    site.listen("127.0.0.1", script(**replies))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
     site.store.add(1, "bob@example.com")
     await site.start()

@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 
 from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader
-from mailsvc.mail.envelope import EMPTY
-from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.mail.envelope import EMPTY
+from mailsvc.store.mail.messages import StoredPieces
 from mailsvc.store.postgres.errors import Unavailable
 from tests.delivery.admission.test_sharing import transaction
 from tests.delivery.fakes import Sending
@@ -27,14 +27,14 @@ class Messages:
         self.reading: list[Deferred[None]] = []
         self.failures: list[Exception] = []
 
-    async def load(self, account_id: UUID, email_id: UUID, before_rest: Any) -> StoredMessage:
+    async def load(self, account_id: UUID, email_id: UUID, before_rest: Any) -> StoredPieces:
         await before_rest(SIZE)
         if self.failures:
             raise self.failures.pop()
         waiting: Deferred[None] = Deferred()
         self.reading.append(waiting)
         await waiting
-        return StoredMessage(b"", b"x" * SIZE, EMPTY)
+        return StoredPieces(b"", b"x" * SIZE, EMPTY)
 
 
 class Rig:

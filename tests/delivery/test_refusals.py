@@ -11,21 +11,21 @@ from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import number
-from tests.delivery.wires import Does, WiredWorld
+from tests.delivery.wires import Does, WiredRig
 
 AGAIN = "retry automatically"
 
 
-def said(email_body: bytes | None = None, expires: float = 86400.0, hours: float = 0.01, **does: Does) -> Any:
+def outcome_of(email_body: bytes | None = None, expires: float = 86400.0, hours: float = 0.01, **does: Does) -> Any:
     """The last outcome of one mail to a server that behaves like this."""
-    world = WiredWorld()
-    world.host("x.example", "8.1.0.1", **does)
-    key = world.store.add(1, "bob@x.example", expires=expires)
+    rig = WiredRig()
+    rig.host("x.example", "8.1.0.1", **does)
+    key = rig.store.add(1, "bob@x.example", expires=expires)
     if email_body is not None:
-        world.store.bodies[number(1)] = email_body
-    world.start()
-    world.run(hours * 3600)
-    outcome: Any = world.store.outcomes[key][-1]
+        rig.store.bodies[number(1)] = email_body
+    rig.start()
+    rig.run(hours * 3600)
+    outcome: Any = rig.store.outcomes[key][-1]
     return outcome
 
 
@@ -44,42 +44,40 @@ PIPELINING = b"250-mx\r\n250 PIPELINING\r\n"
 def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, ehlo: bytes) -> None:
     """Whether the server closes the connection, or replies to the pipelined recipients."""
     for ways in ({"MAIL": (f"{reply}\r\n".encode(), "close")}, {"MAIL": f"{reply}\r\n".encode()}):
-        outcome = said(EHLO=ehlo, **ways)
+        outcome = outcome_of(EHLO=ehlo, **ways)
         assert isinstance(outcome, kind), outcome
         assert outcome.reason.startswith(f"mx10.x.example answered {reply}. ")
         assert (AGAIN in outcome.reason) is (kind is Later)
 
 
 def test_a_server_that_requires_tls_after_tls_failed_is_retried() -> None:
-    world = WiredWorld()
-    world.host(
-        "x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n"
-    )
-    world.store.add(1, "bob@x.example")
-    world.start()
-    world.run(30)
-    outcome = world.store.last(1)
+    rig = WiredRig()
+    rig.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n")
+    rig.store.add(1, "bob@x.example")
+    rig.start()
+    rig.run(30)
+    outcome = rig.store.last(1)
     assert isinstance(outcome, Later), outcome
     assert "530 5.7.0 Must issue STARTTLS first" in outcome.reason
 
 
 def test_the_reason_names_both_failures_with_and_without_tls() -> None:
-    outcome = said(EHLO1=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"), greeting=b"220 mx\r\n")
+    outcome = outcome_of(EHLO1=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"), greeting=b"220 mx\r\n")
     assert isinstance(outcome, Delivered)
-    world = WiredWorld()
-    host = world.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"))
-    dial = world._real
+    rig = WiredRig()
+    host = rig.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"))
+    dial = rig._real
 
     async def busy_in_clear(address: str, port: int, name: str, how: DialOptions) -> Any:
         if how.mode == "clear":
             host.script.does["greeting"] = b"421 4.3.2 busy\r\n"
         return await dial(address, port, name, how)
 
-    world._real = busy_in_clear  # type: ignore[assignment]
-    world.store.add(1, "bob@x.example")
-    world.start()
-    world.run(1)
-    reason = world.store.last(1).reason  # type: ignore[union-attr]
+    rig._real = busy_in_clear  # type: ignore[assignment]
+    rig.store.add(1, "bob@x.example")
+    rig.start()
+    rig.run(1)
+    reason = rig.store.last(1).reason  # type: ignore[union-attr]
     assert reason.startswith(
         "mx10.x.example (8.1.0.1) failed at TLS: STARTTLS was refused: 454 4.7.0 not now; then the server closed the connection; "
         "without TLS it answered 421 4.3.2 busy. "
@@ -88,14 +86,14 @@ def test_the_reason_names_both_failures_with_and_without_tls() -> None:
 
 @pytest.mark.parametrize("reply", ["554 5.3.0 internal trouble", "550 5.3.5 misconfigured", "554 5.4.1 no route", "452 4.3.1 disk full"])
 def test_advice_to_wait_is_given_only_while_the_mail_is_retried(reply: str) -> None:
-    outcome = said(RCPT=f"{reply}\r\n".encode())
+    outcome = outcome_of(RCPT=f"{reply}\r\n".encode())
     assert isinstance(outcome, Later if reply[0] == "4" else Bounced)
     assert (AGAIN in outcome.reason) is isinstance(outcome, Later)
     assert outcome.meaning is not None and (AGAIN in outcome.meaning.advice) is isinstance(outcome, Later)
 
 
 def test_the_reason_of_an_expired_mail_promises_no_retry() -> None:
-    outcome = said(RCPT=b"451 4.3.0 trouble\r\n", expires=3600.0, hours=2)
+    outcome = outcome_of(RCPT=b"451 4.3.0 trouble\r\n", expires=3600.0, hours=2)
     assert isinstance(outcome, Bounced)
     assert outcome.reply.startswith("Expired after ") and "451 4.3.0 trouble" in outcome.reply
     assert AGAIN not in outcome.reply + outcome.reason
@@ -112,7 +110,7 @@ def test_only_the_advice_for_deferred_mail_promises_a_retry() -> None:
 
 @pytest.mark.parametrize("reply", ["450 4.2.1 mailbox busy", "450 4.2.1 The mailbox is not taking mail now", "450 4.1.1 no such user yet"])
 def test_a_temporary_refusal_does_not_advise_to_stop_sending(reply: str) -> None:
-    outcome = said(RCPT=f"{reply}\r\n".encode())
+    outcome = outcome_of(RCPT=f"{reply}\r\n".encode())
     assert isinstance(outcome, Later)
     assert "Don't send" not in outcome.reason and AGAIN in outcome.reason
     if "4.2.1" in reply:
@@ -120,16 +118,16 @@ def test_a_temporary_refusal_does_not_advise_to_stop_sending(reply: str) -> None
 
 
 def test_reasons_found_before_sending_are_not_attributed_to_the_host() -> None:
-    outcome = said(EHLO=b"250-mx\r\n250 SIZE 10\r\n")
+    outcome = outcome_of(EHLO=b"250-mx\r\n250 SIZE 10\r\n")
     assert isinstance(outcome, Bounced)
     assert outcome.reason.startswith("Not sent to mx10.x.example: The message has ")
     assert "answered" not in outcome.reason
-    world = WiredWorld()
-    world.host("x.example", "8.1.0.1")
-    world.store.add(1, "bøb@x.example")
-    world.start()
-    world.run(1)
-    outcome = world.store.last(1)
+    rig = WiredRig()
+    rig.host("x.example", "8.1.0.1")
+    rig.store.add(1, "bøb@x.example")
+    rig.start()
+    rig.run(1)
+    outcome = rig.store.last(1)
     assert isinstance(outcome, Bounced)
     assert outcome.reason.startswith("Not sent to mx10.x.example: The server does not support internationalized addresses")
 
@@ -140,13 +138,13 @@ def test_reasons_found_before_sending_are_not_attributed_to_the_host() -> None:
 @pytest.mark.parametrize("behind", [(), ("close",)])
 def test_recipients_bounce_if_the_host_never_accepts_mail(behind: tuple[str, ...]) -> None:
     """RFC 7504 §3."""
-    world = WiredWorld()
-    host = world.host("x.example", "8.1.0.1", greeting=(b"521 mx.example does not accept mail\r\n", *behind))
+    rig = WiredRig()
+    host = rig.host("x.example", "8.1.0.1", greeting=(b"521 mx.example does not accept mail\r\n", *behind))
     for email in range(1, 101):
-        world.store.add(email, f"r{email}@x.example")
-    world.start()
-    world.run(600)
-    outcomes = {world.store.last(email) for email in (1, 50, 100)}
+        rig.store.add(email, f"r{email}@x.example")
+    rig.start()
+    rig.run(600)
+    outcomes = {rig.store.last(email) for email in (1, 50, 100)}
     assert len(outcomes) == 1
     (outcome,) = outcomes
     assert outcome == Bounced("521 mx.example does not accept mail")
@@ -157,20 +155,20 @@ def test_recipients_bounce_if_the_host_never_accepts_mail(behind: tuple[str, ...
 
 
 def test_a_521_of_one_host_leaves_the_mail_to_the_others() -> None:
-    world = WiredWorld()
-    world.host("x.example", "8.1.0.1", greeting=b"521 no mail here\r\n")
-    second = world.host("x.example", "8.1.0.2", preference=20, greeting=b"421 busy\r\n")
-    world.store.add(1, "bob@x.example")
-    world.start()
-    world.run(30)
-    assert isinstance(world.store.last(1), Later)
+    rig = WiredRig()
+    rig.host("x.example", "8.1.0.1", greeting=b"521 no mail here\r\n")
+    second = rig.host("x.example", "8.1.0.2", preference=20, greeting=b"421 busy\r\n")
+    rig.store.add(1, "bob@x.example")
+    rig.start()
+    rig.run(30)
+    assert isinstance(rig.store.last(1), Later)
     second.script.does["greeting"] = b"220 mx\r\n"
-    world.run(600)
-    assert isinstance(world.store.last(1), Delivered)
+    rig.run(600)
+    assert isinstance(rig.store.last(1), Delivered)
 
 
 def test_a_521_about_our_address_defers() -> None:
-    assert isinstance(said(greeting=b"521 5.7.1 blocked using zen.spamhaus.org\r\n"), Later)
+    assert isinstance(outcome_of(greeting=b"521 5.7.1 blocked using zen.spamhaus.org\r\n"), Later)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,7 @@ def test_a_521_about_our_address_defers() -> None:
     ],
 )
 def test_a_refused_greeting_is_shown_with_its_class_and_defers(greeting: str, kind: str) -> None:
-    outcome = said(greeting=f"{greeting}\r\n".encode())
+    outcome = outcome_of(greeting=f"{greeting}\r\n".encode())
     assert isinstance(outcome, Later)
     assert outcome.reason.startswith(f"mx10.x.example (8.1.0.1) answered {greeting}. ")
     assert outcome.meaning is not None and outcome.meaning.kind == kind
@@ -193,28 +191,28 @@ def test_a_refused_greeting_is_shown_with_its_class_and_defers(greeting: str, ki
 
 
 def test_the_hosts_of_a_large_destination_are_tried_in_turn() -> None:
-    world = WiredWorld()
+    rig = WiredRig()
     for place in range(45):
-        world.host("x.example", f"8.1.0.{place + 1}", preference=place + 1, greeting="close")
-    world.net.hosts["8.1.0.45"].script.does["greeting"] = b"220 mx\r\n"
-    key = world.store.add(1, "bob@x.example")
-    world.start()
-    world.run(30)
-    assert world.store.outcomes[key][0].reason.endswith("; 25 more hosts are tried at the next attempt.")  # type: ignore[union-attr]
-    world.run(3600)
-    assert isinstance(world.store.last(1), Delivered)
-    assert [len(host.dials) for host in world.net.hosts.values()] == [1] * 45
-    assert len(world.store.outcomes[key]) == 3
+        rig.host("x.example", f"8.1.0.{place + 1}", preference=place + 1, greeting="close")
+    rig.net.hosts["8.1.0.45"].script.does["greeting"] = b"220 mx\r\n"
+    key = rig.store.add(1, "bob@x.example")
+    rig.start()
+    rig.run(30)
+    assert rig.store.outcomes[key][0].reason.endswith("; 25 more hosts are tried at the next attempt.")  # type: ignore[union-attr]
+    rig.run(3600)
+    assert isinstance(rig.store.last(1), Delivered)
+    assert [len(host.dials) for host in rig.net.hosts.values()] == [1] * 45
+    assert len(rig.store.outcomes[key]) == 3
 
 
 def test_an_earlier_mails_reply_on_a_reused_session_is_not_shown() -> None:
-    world = WiredWorld(connections_initial=1, connections_max=1)
-    world.host("x.example", "8.1.0.1", message=(b"250 2.0.0 queued\r\n421 4.3.2 leaving\r\n"))
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    rig.host("x.example", "8.1.0.1", message=(b"250 2.0.0 queued\r\n421 4.3.2 leaving\r\n"))
     for email in range(1, 5):
-        world.store.add(email, f"secret{email}@x.example")
-    world.start()
-    world.run(600)
-    for settlement in world.store.settled:
+        rig.store.add(email, f"secret{email}@x.example")
+    rig.start()
+    rig.run(600)
+    for settlement in rig.store.settled:
         assert settlement.attempt is not None
         shown = settlement.attempt.transcript
         assert [f"secret{email}@" in shown for email in range(1, 5)] == [email == settlement.email_id.int for email in range(1, 5)]

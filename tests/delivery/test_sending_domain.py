@@ -128,15 +128,15 @@ class Pausing:
     def unregisterProducer(self) -> None:
         self.producer = None
 
-    def write(self, octets: bytes) -> None:
-        self.written.append(octets)
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
         if self.producer is not None:
             self.producer.pauseProducing()
 
 
 def test_a_large_message_is_sent_in_slices_as_the_server_reads() -> None:
     large, transport = Large(), Pausing()
-    outflow: Any = MessageWriter(transport, b"", large, DotStuffer(), lambda: True, lambda octets: None, lambda error: None)  # type: ignore[arg-type]
+    outflow: Any = MessageWriter(transport, b"", large, DotStuffer(), lambda: True, lambda data: None, lambda error: None)  # type: ignore[arg-type]
     outflow.start()
     turns = 1
     while transport.producer is not None:

@@ -13,7 +13,7 @@ import pytest
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import number
-from tests.delivery.wires import Does, Script, WiredWorld
+from tests.delivery.wires import Does, Script, WiredRig
 
 OFFERS = {
     "plain": b"250 mx\r\n",
@@ -63,38 +63,38 @@ def behind(reply: bytes, more: Does) -> Does:
     return (reply + steps[0], *steps[1:]) if isinstance(steps[0], bytes) else (reply, *steps)
 
 
-def play(world: WiredWorld, emails: int, hours: float = 1.0) -> None:
+def play(rig: WiredRig, emails: int, hours: float = 1.0) -> None:
     for email in range(1, emails + 1):
-        world.store.add(email, f"r{email}@broken.example", expires=30 * 86400.0)
-    world.start()
-    world.run(hours * 3600)
+        rig.store.add(email, f"r{email}@broken.example", expires=30 * 86400.0)
+    rig.start()
+    rig.run(hours * 3600)
 
 
-def all_outcomes(world: WiredWorld) -> list[Any]:
-    return [outcome for outcomes in world.store.outcomes.values() for outcome in outcomes]
+def all_outcomes(rig: WiredRig) -> list[Any]:
+    return [outcome for outcomes in rig.store.outcomes.values() for outcome in outcomes]
 
 
-def check(world: WiredWorld, host: Any, emails: int, *, seconds: float = 3600.0) -> None:
+def check(rig: WiredRig, host: Any, emails: int, *, seconds: float = 3600.0) -> None:
     """The number of connections is bounded, the reason is recorded, and mail is delivered once the server works."""
     assert host.most_in_a_minute() <= A_MINUTE, host.dials[:50]
-    told = all_outcomes(world)
-    assert told, "nothing was told"
-    assert all(isinstance(outcome, Later | Uncertain) for outcome in told), told
-    assert all(outcome.reason and outcome.reason[0] != "{" for outcome in told)
-    assert len(told) >= len(host.dials) / 8, "connections that nobody hears of"
-    rows = world.store.rows.values()
-    assert sum(row.leased.attempts for row in rows) == len(told)
-    assert len(world.store.hold_rows) == 1 or len(host.dials) < 12 * emails
+    outcomes = all_outcomes(rig)
+    assert outcomes, "there is no outcome"
+    assert all(isinstance(outcome, Later | Uncertain) for outcome in outcomes), outcomes
+    assert all(outcome.reason and outcome.reason[0] != "{" for outcome in outcomes)
+    assert len(outcomes) >= len(host.dials) / 8, "connections that nobody hears of"
+    rows = rig.store.rows.values()
+    assert sum(row.leased.attempts for row in rows) == len(outcomes)
+    assert len(rig.store.hold_rows) == 1 or len(host.dials) < 12 * emails
     host.script = Script(EHLO=host.script.does["works"])
     host.dials.clear()
     for _ in range(12 * 6):
-        world.run(600)
-        if not world.store.rows:
+        rig.run(600)
+        if not rig.store.rows:
             break
-    delivered = [world.store.last(email) for email in range(1, emails + 1)]
+    delivered = [rig.store.last(email) for email in range(1, emails + 1)]
     assert all(isinstance(outcome, Delivered) for outcome in delivered), delivered
     assert host.most_in_a_minute() <= A_MINUTE
-    assert not world.store.rows
+    assert not rig.store.rows
 
 
 PLACES = ("greeting", "EHLO", "MAIL", "RCPT", "DATA", "message")
@@ -110,11 +110,11 @@ def test_a_session_that_ends_instead_of_a_reply(place: str, how: str, offers: st
         pytest.skip("nothing has been offered yet")
     if place == "message" and how in ("half a reply", "two codes", "an endless line", "endless lines"):
         pytest.skip("the first line is enough there")
-    world = WiredWorld()
+    rig = WiredRig()
     does: dict[str, Does] = {"EHLO": OFFERS[offers], place: INSTEAD[how], "works": OFFERS[offers]}
-    host = world.host("broken.example", ADDRESS, **does)
-    play(world, 3)
-    check(world, host, 3)
+    host = rig.host("broken.example", ADDRESS, **does)
+    play(rig, 3)
+    check(rig, host, 3)
 
 
 @pytest.mark.parametrize("offers", OFFERS)
@@ -124,17 +124,19 @@ def test_a_session_that_ends_after_a_reply(place: str, how: str, offers: str) ->
     if place == "DATA" and offers == "chunking":
         pytest.skip("there is no DATA")
     replies = {"greeting": b"220 mx\r\n", "EHLO": OFFERS[offers], "DATA": b"354 go\r\n"}
-    world = WiredWorld()
+    rig = WiredRig()
     does: dict[str, Does] = {"EHLO": OFFERS[offers], "works": OFFERS[offers]}
     does[place] = behind(replies.get(place, b"250 ok\r\n"), BEHIND[how])
-    host = world.host("broken.example", ADDRESS, **does)
-    play(world, 3)
-    told = all_outcomes(world)
-    if not any(isinstance(outcome, Delivered | Bounced) for outcome in told):
-        check(world, host, 3)
+    host = rig.host("broken.example", ADDRESS, **does)
+    play(rig, 3)
+    outcomes = all_outcomes(rig)
+    if not any(isinstance(outcome, Delivered | Bounced) for outcome in outcomes):
+        check(rig, host, 3)
         return
     # With pipelining nothing tells a stray reply from the one to the next command; and a server may refuse a message at any time.
-    assert (place in ("MAIL", "RCPT") and offers != "plain") or how.startswith("354") or (place == "DATA" and how.startswith("550")), told
+    assert (place in ("MAIL", "RCPT") and offers != "plain") or how.startswith("354") or (place == "DATA" and how.startswith("550")), (
+        outcomes
+    )
     assert host.most_in_a_minute() <= A_MINUTE
 
 
@@ -142,24 +144,24 @@ def test_a_session_that_ends_after_a_reply(place: str, how: str, offers: str) ->
 @pytest.mark.parametrize("how", ["close", "reset", "421", "250", "half a line"])
 def test_a_new_idle_connection_that_ends_costs_no_attempt(how: str, pause: float) -> None:
     """Two connections are opened for two mails. What happens to the one without mail must not cost a mail an attempt."""
-    world = WiredWorld(connections_initial=2)
-    host = world.host("broken.example", ADDRESS)
-    world.store.add(1, "a@broken.example")
-    world.start()
-    world.run(1)
-    assert isinstance(world.store.last(1), Delivered)
-    lane = next(iter(world.delivery.lanes))
+    rig = WiredRig(connections_initial=2)
+    host = rig.host("broken.example", ADDRESS)
+    rig.store.add(1, "a@broken.example")
+    rig.start()
+    rig.run(1)
+    assert isinstance(rig.store.last(1), Delivered)
+    lane = next(iter(rig.delivery.lanes))
     wires = [connection.client.transport for connection in lane.connections]  # type: ignore[attr-defined]
     end = {"close": "close", "reset": "reset", "421": b"421 idle\r\n", "250": b"250 stray\r\n", "half a line": b"42"}[how]
-    world.run(pause)
+    rig.run(pause)
     for wire in wires:
         wire.session._act(end)
     before = len(host.dials)
-    world.store.add(2, "b@broken.example")
-    world.delivery.wake()
-    world.run(2)
-    assert isinstance(world.store.last(2), Delivered), "a connection that lay idle is replaced at once"
-    assert world.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
+    rig.store.add(2, "b@broken.example")
+    rig.delivery.wake()
+    rig.run(2)
+    assert isinstance(rig.store.last(2), Delivered), "a connection that lay idle is replaced at once"
+    assert rig.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
     assert len(host.dials) <= before + 1
 
 
@@ -176,14 +178,14 @@ def test_a_session_that_ends_between_mails_costs_no_attempt(how: str, offers: st
         "half a line": b"42",
         "garbage": b"what?\r\n",
     }
-    world = WiredWorld(connections_initial=1, connections_max=1)
-    host = world.host("broken.example", ADDRESS, EHLO=OFFERS[offers], message=behind(b"250 2.0.0 queued\r\n", ends[how]))
-    play(world, 10)
-    assert (len(world.store.outcomes), host.mails) == (10, 10)
-    told = [outcome for outcome in all_outcomes(world) if not isinstance(outcome, Delivered)]
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    host = rig.host("broken.example", ADDRESS, EHLO=OFFERS[offers], message=behind(b"250 2.0.0 queued\r\n", ends[how]))
+    play(rig, 10)
+    assert (len(rig.store.outcomes), host.mails) == (10, 10)
+    outcomes = [outcome for outcome in all_outcomes(rig) if not isinstance(outcome, Delivered)]
     # A message that went out together with its MAIL, to a server that left at that moment, may have arrived.
-    assert not told or (offers == "chunking" and all(isinstance(outcome, Uncertain) for outcome in told))
-    assert len(host.dials) <= 11 + len(told)
+    assert not outcomes or (offers == "chunking" and all(isinstance(outcome, Uncertain) for outcome in outcomes))
+    assert len(host.dials) <= 11 + len(outcomes)
 
 
 @pytest.mark.parametrize("offers", OFFERS)
@@ -193,10 +195,10 @@ def test_a_session_that_ends_at_the_second_mail(place: str, how: str, offers: st
     does: dict[str, Does] = {"EHLO": OFFERS[offers], place: INSTEAD[how]}
     if place == "RSET":
         does["RCPT1"] = b"550 5.1.1 no such user\r\n"
-    world = WiredWorld(connections_initial=1, connections_max=1)
-    host = world.host("broken.example", ADDRESS, **does)
-    play(world, 6, hours=24)
-    last = [world.store.last(email) for email in range(1, 7)]
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    host = rig.host("broken.example", ADDRESS, **does)
+    play(rig, 6, hours=24)
+    last = [rig.store.last(email) for email in range(1, 7)]
     assert all(isinstance(outcome, Delivered | Bounced) for outcome in last), last
     assert host.most_in_a_minute() <= A_MINUTE
     assert host.mails <= 6 or (offers == "chunking" and how in ("garbage", "half a line"))  # it took a message all the same
@@ -204,33 +206,33 @@ def test_a_session_that_ends_at_the_second_mail(place: str, how: str, offers: st
 
 @pytest.mark.parametrize("place", ["greeting", "EHLO"])
 def test_the_next_host_is_tried_if_a_session_ends_before_a_mail(place: str) -> None:
-    world = WiredWorld()
-    bad = world.host("broken.example", ADDRESS, **{place: b"250-mx\r\n250 mx\r\n421 4.3.2 busy\r\n"})
-    good = world.host("broken.example", "8.1.0.2", preference=20)
-    play(world, 3, hours=0.01)
+    rig = WiredRig()
+    bad = rig.host("broken.example", ADDRESS, **{place: b"250-mx\r\n250 mx\r\n421 4.3.2 busy\r\n"})
+    good = rig.host("broken.example", "8.1.0.2", preference=20)
+    play(rig, 3, hours=0.01)
     assert good.mails == 3
     assert len(bad.dials) <= 3
-    assert all(outcomes == [Delivered("250 2.0.0 queued")] for outcomes in world.store.outcomes.values())
+    assert all(outcomes == [Delivered("250 2.0.0 queued")] for outcomes in rig.store.outcomes.values())
 
 
 def test_a_busy_servers_reply_after_ehlo_is_shown() -> None:
-    world = WiredWorld()
-    world.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n421 4.3.2 busy, come back later\r\n")
-    play(world, 1, hours=0.01)
-    (outcome,) = world.store.outcomes[number(1), 0]
+    rig = WiredRig()
+    rig.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n421 4.3.2 busy, come back later\r\n")
+    play(rig, 1, hours=0.01)
+    (outcome,) = rig.store.outcomes[number(1), 0]
     assert outcome.reason.startswith(f"mx10.broken.example ({ADDRESS}) answered 421 4.3.2 busy, come back later. ")
     assert outcome.meaning.kind == "system"
-    (settlement,) = world.store.settled
+    (settlement,) = rig.store.settled
     assert settlement.attempt is not None and "S: 421 4.3.2 busy, come back later" in settlement.attempt.transcript
 
 
 def test_mails_to_a_broken_destination_share_one_attempt() -> None:
-    world = WiredWorld()
-    host = world.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n250 stray\r\n", works=b"250 mx\r\n")
-    play(world, 300, hours=6)
+    rig = WiredRig()
+    host = rig.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n250 stray\r\n", works=b"250 mx\r\n")
+    play(rig, 300, hours=6)
     assert host.most_in_a_minute() <= A_MINUTE
     assert len(host.dials) < 60, "it rests for longer and longer"
-    holds = list(world.store.hold_rows.values())
+    holds = list(rig.store.hold_rows.values())
     assert holds and holds[0].failures > 5
 
 
@@ -238,66 +240,66 @@ def test_a_server_that_ends_every_other_session_gets_its_mail() -> None:
     class EveryOther(Script):
         pass
 
-    world = WiredWorld(connections_initial=1, connections_max=1)
-    host = world.host("broken.example", ADDRESS)
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    host = rig.host("broken.example", ADDRESS)
     good, bad = Script(message=(b"250 2.0.0 queued\r\n", "close")), Script(EHLO=(b"250 mx\r\n421 busy\r\n"))
-    dial = world.dial
+    dial = rig.dial
 
     async def alternately(*arguments: Any) -> Any:
         host.script = bad if len(host.dials) % 2 else good
         return await dial(*arguments)
 
-    world.dial = alternately  # type: ignore[method-assign]
-    world.delivery.lanes._context.connector._dial = alternately  # type: ignore[attr-defined]
-    play(world, 10, hours=12)
+    rig.dial = alternately  # type: ignore[method-assign]
+    rig.delivery.lanes._context.connector._dial = alternately  # type: ignore[attr-defined]
+    play(rig, 10, hours=12)
     assert host.mails == 10
     assert host.most_in_a_minute() <= A_MINUTE
 
 
 def test_emails_that_require_tls_share_one_try_at_a_server_without_it() -> None:
-    world = WiredWorld()
-    world.sending.tls_required = True
-    host = world.host("broken.example", ADDRESS)
-    play(world, 300, hours=2)
+    rig = WiredRig()
+    rig.sending.tls_required = True
+    host = rig.host("broken.example", ADDRESS)
+    play(rig, 300, hours=2)
     assert host.most_in_a_minute() <= A_MINUTE
     assert len(host.dials) < 60
-    assert len(world.store.outcomes) == 300 and host.mails == 0
-    assert all("does not offer STARTTLS. Verified TLS is required" in outcome.reason for outcome in all_outcomes(world))
+    assert len(rig.store.outcomes) == 300 and host.mails == 0
+    assert all("does not offer STARTTLS. Verified TLS is required" in outcome.reason for outcome in all_outcomes(rig))
 
 
 def test_replies_in_single_bytes_and_odd_replies_are_understood() -> None:
-    def octets(text: bytes) -> tuple[bytes, ...]:
+    def in_bytes(text: bytes) -> tuple[bytes, ...]:
         return tuple(text[at : at + 1] for at in range(len(text)))
 
-    world = WiredWorld()
-    host = world.host(
+    rig = WiredRig()
+    host = rig.host(
         "broken.example",
         ADDRESS,
-        greeting=octets(b"220-mx\r\n220 mx\r\n"),
-        EHLO=octets(b"250-mx\n250 8BITMIME\n"),
+        greeting=in_bytes(b"220-mx\r\n220 mx\r\n"),
+        EHLO=in_bytes(b"250-mx\n250 8BITMIME\n"),
         MAIL=b"250\r\n",
-        RCPT=octets(b"251 2.1.5\tgoes on\r\n"),
+        RCPT=in_bytes(b"251 2.1.5\tgoes on\r\n"),
         DATA=b"354-go\r\n354\r\n",
-        message=octets(b"250-2.0.0 q\x00ueued\r\n250 2.0.0 \xff\r\n"),
+        message=in_bytes(b"250-2.0.0 q\x00ueued\r\n250 2.0.0 \xff\r\n"),
     )
-    play(world, 5, hours=0.1)
+    play(rig, 5, hours=0.1)
     assert host.mails == 5
-    assert all(isinstance(world.store.last(email), Delivered) for email in range(1, 6))
-    assert all(len(outcomes) == 1 for outcomes in world.store.outcomes.values())
+    assert all(isinstance(rig.store.last(email), Delivered) for email in range(1, 6))
+    assert all(len(outcomes) == 1 for outcomes in rig.store.outcomes.values())
 
 
 @pytest.mark.parametrize("offers", ["pipelining", "chunking"])
 def test_fewer_replies_than_recipients(offers: str) -> None:
     """Recipients with a reply are settled by it, the others are retried."""
-    world = WiredWorld()
+    rig = WiredRig()
     does: dict[str, Does] = {"EHLO": OFFERS[offers], "RCPT2": "silence", "RCPT1": b"550 5.1.1 no such user\r\n"}
-    host = world.host("broken.example", ADDRESS, **does)
+    host = rig.host("broken.example", ADDRESS, **does)
     for recipient in range(3):
-        world.store.add(1, f"r{recipient}@broken.example", recipient=recipient)
-    world.start()
-    world.run(320)
-    assert isinstance(world.store.last(1, 0), Bounced)
+        rig.store.add(1, f"r{recipient}@broken.example", recipient=recipient)
+    rig.start()
+    rig.run(320)
+    assert isinstance(rig.store.last(1, 0), Bounced)
     for recipient in (1, 2):
-        outcome: Any = world.store.last(1, recipient)
+        outcome: Any = rig.store.last(1, recipient)
         assert isinstance(outcome, Later) and "timed out waiting for reply to RCPT" in outcome.reason
     assert host.mails == 0

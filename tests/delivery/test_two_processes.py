@@ -21,7 +21,7 @@ from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import Settling
 from tests.delivery.fakes import FakeClient, Names, Sending, Server, answered, taken
 from tests.dnsserver import after
-from tests.store.fixtures import NOW, REGION, House, email
+from tests.store.fixtures import NOW, REGION, StoreRig, email
 
 SLOW = Reaction("big-1", "slow", 600.0, "it says so", enhanced="4.7.28", messages_per_minute=6.0)
 BIG = Shaping({"big": Provider("big", (".big.example",), Limits(connections=6, messages_per_second=8.0), (SLOW,))})
@@ -75,7 +75,7 @@ async def test_a_reply_to_one_process_slows_both_down_and_is_the_reason_of_waiti
     server: Any = Server.__new__(Server)
     first, second = (Half(pool, server, names) for _ in range(2))
     Server.__init__(server, first)  # type: ignore[arg-type]
-    house = House(pool, first.reactor)
+    store = StoreRig(pool, first.reactor)
     for half in (first, second):
         await half.process.start(REGION, ("delivery",))
     await first.process.count_live()
@@ -83,11 +83,11 @@ async def test_a_reply_to_one_process_slows_both_down_and_is_the_reason_of_waiti
 
     waiting: list[Deferred[Any]] = []
     server.answer = lambda envelope: waiting.append(Deferred()) or waiting[-1]
-    await house.accept(*(at_big(f"x{n}@b.example") for n in range(4)))
+    await store.accept(*(at_big(f"x{n}@b.example") for n in range(4)))
     first.delivery.startService()
     await until(first, lambda: waiting)
     second.delivery.startService()
-    await house.accept(*(at_big(f"y{n}@b.example") for n in range(40)))
+    await store.accept(*(at_big(f"y{n}@b.example") for n in range(40)))
     await until(second, lambda: second.delivery.lanes.get("big/mx.big.example"))
     assert [(half.budget.connections, half.budget.rate) for half in (first, second)] == [(3, 4.0), (3, 4.0)]
 
@@ -96,7 +96,7 @@ async def test_a_reply_to_one_process_slows_both_down_and_is_the_reason_of_waiti
     server.answer = taken
     await until(second, lambda: second.budget.connections == 1)
     assert [(half.budget.connections, half.budget.rate) for half in (first, second)] == [(1, 0.05), (1, 0.05)]
-    assert await house.count("slowdowns") == 1
+    assert await store.count("slowdowns") == 1
     due = "SELECT DISTINCT reason FROM waiting_at(now()) WHERE status = 'queued' AND next_at <= now()"
     assert await pool.rows(due) == [("big gets 6 emails a minute because it says so (rule big-1).",)]
 

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from mailsvc.delivery.connection.dial import dialer
 from mailsvc.smtp.client.client import Timeouts
-from tests.delivery.fakes import LATENCY, World
+from tests.delivery.fakes import LATENCY, DeliveryRig
 
 # What a server does: says these data, or breaks the connection ("close", "reset"), or nothing at all ("silence").
 # Several of these in a tuple are done one after another, each in a segment of its own.
@@ -48,7 +48,7 @@ class Session:
     def begin(self) -> None:
         self._do("greeting")
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         self._buffer += data
         while not self._over and self._step():
             pass
@@ -115,7 +115,7 @@ class Wire(StringTransport):
 
     def write(self, data: bytes) -> None:
         if not self.over:
-            self.host.clock.callLater(LATENCY, self.session.hear, data)
+            self.host.clock.callLater(LATENCY, self.session.receive, data)
 
     def receive(self, data: bytes) -> None:
         if not self.over:
@@ -152,15 +152,15 @@ class Host:
 class Net:
     """What the dialer takes for a reactor."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, rig: DeliveryRig) -> None:
+        self.rig = rig
         self.hosts: dict[str, Host] = {}
 
     def seconds(self) -> float:
-        return self.world.clock.seconds()
+        return self.rig.clock.seconds()
 
     def callLater(self, delay: float, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return self.world.clock.callLater(delay, work, *arguments, **named)
+        return self.rig.clock.callLater(delay, work, *arguments, **named)
 
     def connectTCP(self, address: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None) -> None:
         host = self.hosts[address]
@@ -176,8 +176,8 @@ class Net:
         wire.session.begin()
 
 
-class WiredWorld(World):
-    """A World whose connections are real dialogues of the SMTP client."""
+class WiredRig(DeliveryRig):
+    """A DeliveryRig whose connections are real dialogues of the SMTP client."""
 
     def __init__(self, timeouts: Timeouts | None = None, **settings: Any) -> None:
         super().__init__(**{"poll_seconds": 20.0} | settings)

@@ -53,7 +53,7 @@ class Rig:
 
     @classmethod
     async def start(cls, pool: Pool, reactor: Any, publishing: Publishing | None = None) -> Rig:
-        clock, publishing = Clock(), publishing or Publishing(HOSTS)
+        clock, publishing = Clock(), publishing or Publishing(HOSTS, tracking_host="track.example.net", authority="ca.example")
         clock.advance(reactor.seconds())
         dns = DnsServer({name: dict(kinds) for name, kinds in OURS.items()})
         await dns.start(reactor)

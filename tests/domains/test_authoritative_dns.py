@@ -39,10 +39,10 @@ class Wire:
 
     def __init__(self, **servers: Any) -> None:
         self.servers = {name.replace("s", "192.0.2."): has for name, has in servers.items()}
-        self.asked: list[str] = []
+        self.queried: list[str] = []
 
     async def __call__(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> Any:
-        self.asked.append(server.host)
+        self.queried.append(server.host)
         has = self.servers.get(server.host)
         if has is None:
             raise NameserverError(f"nameserver {server} did not answer in time")
@@ -81,7 +81,7 @@ async def test_all_servers_of_the_zone_are_queried() -> None:
         None,
         None,
     )
-    assert sorted(wire.asked) == ["192.0.2.101", "192.0.2.102"]
+    assert sorted(wire.queried) == ["192.0.2.101", "192.0.2.102"]
 
 
 @pytest_twisted.ensureDeferred
@@ -103,7 +103,7 @@ async def test_no_server_answers(bad: str | None) -> None:
     wire = Wire(s101=bad, s102=bad)
     seen = await look(wire)
     assert seen.values == () and "none of the nameservers of example.com answered" in seen.problem
-    assert len(wire.asked) == (4 if bad is None else 2)  # a lost packet is no answer
+    assert len(wire.queried) == (4 if bad is None else 2)  # a lost packet is no answer
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_no_server_answers(bad: str | None) -> None:
 async def test_servers_at_private_addresses_are_not_queried(address: str, word: str) -> None:
     wire = Wire()
     seen = await look(wire, resolver=Resolver(addresses={"ns1.example.com": [address], "ns2.example.com": [address]}))
-    assert word in seen.problem and wire.asked == []
+    assert word in seen.problem and wire.queried == []
 
 
 @pytest_twisted.ensureDeferred
@@ -121,7 +121,7 @@ async def test_the_closest_zone_is_queried() -> None:
     resolver = Resolver({**NS, "send.example.com": ["ns9.example.com"]}, {**ADDRESSES, "ns9.example.com": ["192.0.2.109"]})
     wire = Wire(s101={}, s102={}, s109=GOOD)
     assert (await look(wire, resolver=resolver)).where == "the nameservers of send.example.com"
-    assert wire.asked == ["192.0.2.109"]
+    assert wire.queried == ["192.0.2.109"]
 
 
 @pytest_twisted.ensureDeferred
@@ -153,4 +153,4 @@ async def test_at_most_four_servers_are_queried() -> None:
     hosts = [f"ns{n}.example.com" for n in range(1, 10)]
     wire = Wire(**{f"s10{n}": GOOD for n in range(1, 10)})
     await look(wire, resolver=Resolver({"example.com": hosts}, {host: [f"192.0.2.10{n}", "192.0.2.99"] for n, host in enumerate(hosts, 1)}))
-    assert len(wire.asked) == 4
+    assert len(wire.queried) == 4

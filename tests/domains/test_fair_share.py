@@ -19,7 +19,7 @@ from tests.domains.rig import Rig
 
 @pytest_twisted.ensureDeferred
 async def test_many_adds_of_one_account_do_not_delay_another(rig: Rig) -> None:
-    made = 0
+    created = 0
     running: list[tuple[Callable[[], Any], Deferred[Any]]] = []
 
     def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
@@ -36,10 +36,10 @@ async def test_many_adds_of_one_account_do_not_delay_another(rig: Rig) -> None:
     while not quick.called:
         if running:
             work, result = running.pop(0)
-            made += 1
+            created += 1
             result.callback(work())
         await rig.pool.rows("SELECT pg_sleep(0)")
-    assert made <= 10
+    assert created <= 10
     for one in many:
         one.addErrback(lambda _: None)
         one.cancel()
@@ -101,16 +101,16 @@ def test_slow_nameservers_of_one_account_do_not_delay_others() -> None:
         async def addresses(self, host: str) -> Records[str]:
             return Records(host, ("127.0.0.1",))
 
-    asked: list[str] = []
+    queried: list[str] = []
 
     async def exchange(server: Any, query: Any, seconds: float) -> Any:
-        asked.append(query.question[0].name.to_text())
+        queried.append(query.question[0].name.to_text())
         await Deferred()
 
     authorities = Authorities(None, Names(), networks(["127.0.0.1"]), exchange=exchange)
     slow = [Deferred.fromCoroutine(authorities.query(f"slow{number}.example", "TXT", "one")) for number in range(2 * CONCURRENT)]
     Deferred.fromCoroutine(authorities.query("quick.example", "TXT", "two"))
-    assert asked[-1] == "quick.example." and len(asked) == CONCURRENT // 4 + 1
+    assert queried[-1] == "quick.example." and len(queried) == CONCURRENT // 4 + 1
     assert not any(one.called for one in slow)
     for one in slow:
         one.addErrback(lambda _: None)

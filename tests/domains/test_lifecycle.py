@@ -66,24 +66,24 @@ async def test_a_domain_from_creation_to_failure(rig: Rig) -> None:
 
     await rig.publish(domain)
     assert (await rig.verified(domain)).status == "verified"
-    told = [what for _, what in await rig.domains.history(domain.id)][::-1]
-    assert told[:2] == ["Domain added.", "Verification requested."]
-    assert [line for line in told if line in ("Verified.", "All records were found again.")] == [
+    history = [what for _, what in await rig.domains.history(domain.id)][::-1]
+    assert history[:2] == ["Domain added.", "Verification requested."]
+    assert [line for line in history if line in ("Verified.", "All records were found again.")] == [
         "Verified.",
         "All records were found again.",
         "Verified.",
     ]
-    assert any(line.startswith("Failed:") for line in told) and any("Sending stops after 72 hours" in line for line in told)
+    assert any(line.startswith("Failed:") for line in history) and any("Sending stops after 72 hours" in line for line in history)
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_domain_that_is_never_published_fails_after_72_hours(rig: Rig) -> None:
     domain = await rig.verified(await rig.add(publish=False))
-    asked = rig.now()
+    requested_at = rig.now()
     while domain.next_check_at is not None:
         await rig.later(seconds=(domain.next_check_at - rig.now()).total_seconds())
         await rig.round()
         domain = await rig.now_of(domain)
-    assert (domain.status, rig.now() - asked) == ("failed", timedelta(hours=72))
+    assert (domain.status, rig.now() - requested_at) == ("failed", timedelta(hours=72))
     kinds = [kind for kind, _ in await rig.events()]
-    assert kinds[0] == "domain.created" and kinds.count("domain.updated") == 3  # asked for, first findings, failed
+    assert kinds[0] == "domain.created" and kinds.count("domain.updated") == 3  # requested, first findings, failed

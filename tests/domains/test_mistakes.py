@@ -1,4 +1,4 @@
-"""What goes wrong when people publish records: each mistake in a zone of a real DNS server, and what its owner is told."""
+"""What goes wrong when people publish records: each mistake in a zone of a real DNS server, and what its owner sees."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ async def test_mistakes_at_the_return_path(rig: Rig, kind: str, values: list[str
     domain = await rig.add()
     rig.set(SEND, kind, *values)
     assert {where: what for where, (what, _) in (await found(rig, domain)).items()} == {("SPF", kind): problem}
-    told = (await found(rig, domain))[("SPF", kind)][1]
-    assert told is not None and words in told
+    advice = (await found(rig, domain))[("SPF", kind)][1]
+    assert advice is not None and words in advice
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ async def test_a_doubled_domain_name(rig: Rig, name: str, zone: str, entered: st
     domain = await rig.add(name)
     rig.set(f"send.{name}", "MX")
     rig.set(f"send.{name}.{zone}", "MX", "10 out.example.net.")
-    told = f"The record is at send.{name}.{zone}: your DNS provider appended the domain to the name. Enter {entered} as the name."
-    assert await found(rig, domain) == {MX: ("doubled_name", told)}
+    advice = f"The record is at send.{name}.{zone}: your DNS provider appended the domain to the name. Enter {entered} as the name."
+    assert await found(rig, domain) == {MX: ("doubled_name", advice)}
 
 
 @pytest_twisted.ensureDeferred
@@ -171,8 +171,8 @@ async def test_a_return_path_can_be_a_cname(rig: Rig) -> None:
     rig.set("bounces.example.net", "MX", "10 out.example.net.")
     rig.set("bounces.example.net", "TXT", '"v=spf1 a:out.example.net ~all"')
     findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
-    told = {(r.purpose, r.type): (r.status, r.where) for r in findings.records}
-    assert told[MX] == told[SPF] == ("verified", "the nameservers of example.net, through bounces.example.net")
+    statuses = {(r.purpose, r.type): (r.status, r.where) for r in findings.records}
+    assert statuses[MX] == statuses[SPF] == ("verified", "the nameservers of example.net, through bounces.example.net")
 
 
 @pytest_twisted.ensureDeferred

@@ -74,8 +74,8 @@ def test_the_public_key_belongs_to_the_private_key(algorithm):
 @pytest.mark.parametrize("algorithm", ["rsa", "ed25519"])
 def test_a_verifier_reads_the_record(algorithm):
     pair = new_pair(algorithm, TODAY)
-    made = DkimKey(UUID(int=1), pair.selector, pair.algorithm, pair.public, "signing", NOW, NOW)
-    record = PUBLISHING.records(domain(), [made])[2]
+    created = DkimKey(UUID(int=1), pair.selector, pair.algorithm, pair.public, "signing", NOW, NOW)
+    record = PUBLISHING.records(domain(), [created])[2]
     _, size, kind, _ = dkim.evaluate_pk(record.name.encode(), record.value.encode())
     assert (kind, size) == ((b"rsa", 2048) if algorithm == "rsa" else (b"ed25519", 256))
 

@@ -60,8 +60,8 @@ async def test_a_rotation(rig: Rig) -> None:
     assert await states(rig, domain) == [("rsa", "signing"), ("ed25519", "signing")]
     kept = await rig.pool.rows("SELECT length(sealed_key) FROM dkim_keys WHERE state = 'retired'")
     assert kept == [(0,), (0,)]
-    told = [what for _, what in await rig.domains.history(domain.id)]
-    assert sum("is now signing" in line for line in told) == sum("is retired; you" in line for line in told) == 2
+    history = [what for _, what in await rig.domains.history(domain.id)]
+    assert sum("is now signing" in line for line in history) == sum("is retired; you" in line for line in history) == 2
 
 
 @pytest_twisted.ensureDeferred
@@ -85,8 +85,8 @@ async def test_the_operator_chooses_algorithms_whose_keys_are_in_dns(rig: Rig) -
     await rig.later(minutes=10)
     await rig.maintenance.sign_with(await rig.now_of(domain), ["rsa", "ed25519"])
     assert len(await signing(rig, domain)) == 2
-    told = [what for _, what in await rig.domains.history(domain.id)]
-    assert "Email is now signed with rsa." in told and "Email is now signed with rsa and ed25519." in told
+    history = [what for _, what in await rig.domains.history(domain.id)]
+    assert "Email is now signed with rsa." in history and "Email is now signed with rsa and ed25519." in history
 
 
 @pytest_twisted.ensureDeferred

@@ -14,7 +14,7 @@ from mailsvc.domains.schedule import CHECK_SECONDS, CONCURRENT, PER_ACCOUNT, POL
 from mailsvc.store.postgres.errors import Unavailable
 
 
-class World:
+class Rig:
     """Its own checks, maintenance and notifications: names that are due, checked one by one."""
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Named:
         self.account_id = uuid4() if account is None else UUID(int=account)
 
 
-def world() -> tuple[World, CheckSchedule, Clock]:
-    one, clock = World(), Clock()
+def rig() -> tuple[Rig, CheckSchedule, Clock]:
+    one, clock = Rig(), Clock()
     return one, CheckSchedule(one, one, one, clock), clock
 
 
@@ -72,7 +72,7 @@ def turns(clock: Clock, count: int = 200) -> None:
 
 
 def test_all_due_domains_are_checked() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.waiting = [Named(str(n)) for n in range(2 * CONCURRENT + 1)]
     one.notify()
     turns(clock)
@@ -95,7 +95,7 @@ def test_all_due_domains_are_checked() -> None:
 
 
 def test_a_notification_during_a_poll_causes_another_poll() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.away = Deferred()
     rounds.startService()
     turns(clock)
@@ -112,7 +112,7 @@ def test_a_notification_during_a_poll_causes_another_poll() -> None:
 
 
 def test_a_slow_check_does_not_delay_others() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.slow, one.waiting = Deferred(), [Named("slow") for _ in range(CONCURRENT - 1)]
     rounds.startService()
     turns(clock)
@@ -129,7 +129,7 @@ def test_a_slow_check_does_not_delay_others() -> None:
 
 
 def test_slow_domains_of_one_account_do_not_delay_others() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.slow, one.fast = Deferred(), {UUID(int=2)}
     one.waiting = [*(Named(f"slow{n}", 1) for n in range(10 * CONCURRENT)), *(Named(f"fast{n}", 2) for n in range(50))]
     rounds.startService()
@@ -143,7 +143,7 @@ def test_slow_domains_of_one_account_do_not_delay_others() -> None:
 
 
 def test_an_endless_check_times_out() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.slow, one.waiting = Deferred(), [Named(f"slow{n}") for n in range(CONCURRENT)]
     rounds.startService()
     turns(clock)
@@ -158,7 +158,7 @@ def test_an_endless_check_times_out() -> None:
 
 
 def test_stopping_waits_for_running_checks() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.slow, one.waiting = Deferred(), [Named(str(n)) for n in range(CONCURRENT + 1)]
     rounds.startService()
     turns(clock)
@@ -170,7 +170,7 @@ def test_stopping_waits_for_running_checks() -> None:
 
 
 def test_checks_continue_after_a_database_failure() -> None:
-    one, rounds, clock = world()
+    one, rounds, clock = rig()
     one.error = Unavailable("away")
     rounds.startService()
     turns(clock)

@@ -1,4 +1,4 @@
-"""What is written of domains: together or not at all, fenced, and told."""
+"""What is written of domains: together or not at all, fenced, and with its event."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from mailsvc import outcome
 from mailsvc.outcome import Uncertain
 from mailsvc.store.domains.checks import Result
 from tests.domains.rig import Rig
-from tests.store.fixtures import MINUTE, NOW, House, email
+from tests.store.fixtures import MINUTE, NOW, StoreRig, email
 
 
 @pytest_twisted.ensureDeferred
 async def test_deleting_a_domain_ends_its_queued_mail(rig: Rig) -> None:
     domain, other = await rig.add(), await rig.add("example.org")
-    house = House(rig.pool, rig.reactor)
-    house.lease = await house.process()
+    store = StoreRig(rig.pool, rig.reactor)
+    store.lease = await store.process()
 
     def mail(**changes: object) -> object:
         return attrs.evolve(email(account=rig.account.id, **changes), domain_id=domain.id)  # type: ignore[arg-type]
 
     queued, scheduled = mail(), mail(scheduled_at=NOW + timedelta(hours=1))
-    delayed, uncertain, sending = mail(lease=house.lease), mail(lease=house.lease), mail(lease=house.lease)
+    delayed, uncertain, sending = mail(lease=store.lease), mail(lease=store.lease), mail(lease=store.lease)
     theirs = attrs.evolve(email(account=rig.account.id), domain_id=other.id)
-    await house.accept(queued, scheduled, delayed, uncertain, sending, theirs)  # type: ignore[arg-type]
-    await house.settle(delayed, outcome.Deferred("451 later", NOW + MINUTE))  # type: ignore[arg-type]
-    await house.settle(uncertain, Uncertain("lost", NOW + MINUTE))  # type: ignore[arg-type]
+    await store.accept(queued, scheduled, delayed, uncertain, sending, theirs)  # type: ignore[arg-type]
+    await store.settle(delayed, outcome.Deferred("451 later", NOW + MINUTE))  # type: ignore[arg-type]
+    await store.settle(uncertain, Uncertain("lost", NOW + MINUTE))  # type: ignore[arg-type]
     assert await rig.domains.delete(rig.account.id, domain.id) == domain
-    states = [await house.statuses(one) for one in (queued, scheduled, delayed, uncertain, sending, theirs)]  # type: ignore[arg-type]
+    states = [await store.statuses(one) for one in (queued, scheduled, delayed, uncertain, sending, theirs)]  # type: ignore[arg-type]
     assert states == [["failed"], ["failed"], ["bounced"], ["bounced"], ["sending"], ["queued"]]
     for one in (queued, delayed):
-        [recipient] = await house.emails.recipients(rig.account.id, one.email_id)  # type: ignore[attr-defined]
+        [recipient] = await store.emails.recipients(rig.account.id, one.email_id)  # type: ignore[attr-defined]
         assert recipient.last_reply == "The sending domain example.com was deleted." or recipient.attempts
     [(data,)] = await rig.pool.rows("SELECT data FROM events WHERE email_id = %s AND type = 'email.bounced'", (delayed.email_id,))  # type: ignore[attr-defined]
     assert (data["type"], data["reply"]) == ("Transient", "The sending domain example.com was deleted.")
@@ -48,7 +48,7 @@ async def test_a_superseded_result_is_not_recorded(rig: Rig) -> None:
     [taken] = await rig.checks.due(10)
     assert await rig.checks.due(10) == []  # it is being checked
     await rig.later(seconds=1)
-    await rig.maintenance.verify(taken)  # asked for anew meanwhile
+    await rig.maintenance.verify(taken)  # requested again meanwhile
     assert await rig.maintenance.check(taken) is None
     assert (await rig.now_of(domain)).status == "pending"
     assert await rig.round() == 1

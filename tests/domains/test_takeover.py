@@ -21,7 +21,7 @@ from mailsvc.store.domains.values import DomainLimits, LimitReached
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.errors import Conflict
 from tests.domains.rig import HOSTS, Rig
-from tests.store.fixtures import House, email
+from tests.store.fixtures import StoreRig, email
 
 NAME = "example.com"
 
@@ -156,16 +156,16 @@ async def test_two_concurrent_checks_verify_one_domain(rig: Rig) -> None:
 @pytest_twisted.ensureDeferred
 async def test_queued_mail_of_a_lost_domain_ends(rig: Rig) -> None:
     old = await rig.verified(await rig.add(NAME))
-    house = House(rig.pool, rig.reactor)
-    house.lease = await house.process()
+    store = StoreRig(rig.pool, rig.reactor)
+    store.lease = await store.process()
     queued = attrs.evolve(email(account=rig.account.id), domain_id=old.id)
-    await house.accept(queued)
+    await store.accept(queued)
     new = await rig.maintenance.add(await other(rig), NAME, "r1")
     await unpublish(rig, old)
     await rig.publish(new)
     await pressed(rig, new)
-    assert await house.statuses(queued) == ["failed"]
-    [recipient] = await house.emails.recipients(rig.account.id, queued.email_id)
+    assert await store.statuses(queued) == ["failed"]
+    [recipient] = await store.emails.recipients(rig.account.id, queued.email_id)
     assert recipient.last_reply == f"The sending domain {NAME} now belongs to another account."
     side = SendingDomains(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work())  # type: ignore[arg-type]
     rig.domains.changed()

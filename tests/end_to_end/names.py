@@ -19,7 +19,7 @@ from tests.dnsserver import DnsServer
 
 
 class FromFile(dict[str, Mapping[str, list[str]]]):
-    """Zones that are read anew whenever the server looks a name up."""
+    """Zones that are read again whenever the server looks a name up."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ def missing() -> str | None:
 
 
 class Instance:
-    """What every Postfix of ours has in `folder`. `write` completes its configuration."""
+    """What each Postfix of the tests has in `folder`. `write` completes its configuration."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""An endpoint of a customer: an HTTP server on loopback that remembers what it was told and answers as it is bid."""
+"""An endpoint of a customer: an HTTP server on loopback that records requests and answers as the test wants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 
 
 @attrs.frozen
-class Told:
+class Received:
     """One request as it came."""
 
     path: str
@@ -36,7 +36,7 @@ class Receiver:
     """
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.received: list[Received] = []
         self.answers: dict[str, int | None] = {}
         self.pages: dict[str, bytes] = {}
         self.arrived = threading.Condition()
@@ -47,7 +47,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 with receiver.arrived:
-                    receiver.told.append(Told(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                    receiver.received.append(Received(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                     receiver.arrived.notify_all()
                 answer = receiver.answers.get(self.path, 204)
                 if answer is None:
@@ -88,16 +88,16 @@ class Receiver:
         self.server.server_close()
         self.thread.join()
 
-    def at(self, path: str) -> list[Told]:
+    def at(self, path: str) -> list[Received]:
         with self.arrived:
-            return [told for told in self.told if told.path == path]
+            return [each for each in self.received if each.path == path]
 
-    def wait(self, enough: Callable[[list[Told]], bool], path: str = "/", seconds: float = 30) -> list[Told]:
+    def wait(self, enough: Callable[[list[Received]], bool], path: str = "/", seconds: float = 30) -> list[Received]:
         """What came to `path`, as soon as it is enough; an AssertionError when it is not by then."""
         deadline = time.monotonic() + seconds
         while True:
             with self.arrived:
-                found = [told for told in self.told if told.path == path]
+                found = [each for each in self.received if each.path == path]
                 if enough(found):
                     return found
                 left = deadline - time.monotonic()

@@ -30,11 +30,11 @@ def daemon_with_relay(folder: Path, database: str, next_hop: int, **smtp: object
 def keys_before_the_start(daemon: Daemon, *names: str) -> list[str]:
     """The ids of new API keys of the account that the daemon will have, for its settings."""
     daemon.write()
-    daemon.command("account", "create", ACCOUNT)
+    daemon.command("account", "create", ACCOUNT, "--trusted")
     for name in names:
         daemon.command("key", "create", "--account", ACCOUNT, "--name", name)
-    made = [line.split(maxsplit=3) for line in daemon.command("key", "list", "--account", ACCOUNT).splitlines()]
-    return [next(key_id for key_id, _, _, called in made if called == name) for name in names]
+    keys = [line.split(maxsplit=3) for line in daemon.command("key", "list", "--account", ACCOUNT).splitlines()]
+    return [next(key_id for key_id, _, _, called in keys if called == name) for name in names]
 
 
 def relaying(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Daemon]:
@@ -66,6 +66,6 @@ def connect(daemon: Daemon, number: str = "587", *, login: bool = True) -> smtpl
     return client
 
 
-def email_id(said: bytes) -> str:
+def email_id(reply: bytes) -> str:
     """Out of `2.0.0 Queued as <id>`."""
-    return said.decode().rpartition(" ")[2]
+    return reply.decode().rpartition(" ")[2]

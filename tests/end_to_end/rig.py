@@ -55,7 +55,7 @@ def eventually(look: Callable[[], list[tuple[Any, ...]]], seconds: float = 30) -
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"not in {seconds} s"
-        time.sleep(0.05)  # another process: it has to be asked
+        time.sleep(0.05)  # another process: it has to be polled
     return found
 
 
@@ -254,17 +254,17 @@ class Daemon:
         deadline = time.monotonic() + seconds
         while not enough(answer := self.call("GET", path, key=key).body):
             assert time.monotonic() < deadline, f"not in {seconds} s: {answer}"
-            time.sleep(0.05)  # another process: it has to be asked
+            time.sleep(0.05)  # another process: it has to be polled
         return answer
 
-    def order(self, **order: object) -> dict[str, Any]:
+    def control(self, **command: object) -> dict[str, Any]:
         """What the daemon answers to an order over its control socket."""
-        return control_socket.ask(Path(self.socket), order)
+        return control_socket.send(Path(self.socket), command)
 
     def until_waiting(self, email: str, seconds: float = 20) -> list[dict[str, Any]]:
         """The recipients of an email that wait, as the operator is shown them, once it is there."""
         deadline = time.monotonic() + seconds
-        while not (found := self.order(do="email", email=email)["waiting"]):
+        while not (found := self.control(do="email", email=email)["waiting"]):
             assert time.monotonic() < deadline, f"{email} does not wait"
         return list(found)
 

@@ -1,4 +1,4 @@
-"""What comes back after the delivery: reports that travel over SMTP to our return paths, and what becomes of their recipients."""
+"""Asynchronous bounces: reports sent over SMTP to our return paths, and the states that they give recipients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.bounces.test_families import FAMILIES, sample
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.test_monitoring import Local, answer
 
@@ -98,22 +99,22 @@ def test_requested_notifications_report_the_outcome(daemon: Daemon) -> None:
         client.starttls(context=context)
         client.login(daemon.facts["smtp_username"], daemon.facts["api_key"])
         client.mail(asking, ["ENVID=e7", "RET=HDRS"])
-        for address, notify in (("fine", "SUCCESS"), ("bounced+asked", "FAILURE"), ("suppressed", "FAILURE"), ("bounced+no", "NEVER")):
+        for address, notify in (("fine", "SUCCESS"), ("bounced+notify", "FAILURE"), ("suppressed", "FAILURE"), ("bounced+never", "NEVER")):
             assert (
                 client.rcpt(f"{address}@example.com", [f"NOTIFY={notify}", f"ORCPT=rfc822;{address.replace('+', '+2B')}@example.org"])[0]
                 == 250
             )
         assert client.data(f"From: {me}\r\nSubject: tell me\r\n\r\nx\r\n")[0] == 250
 
-    def told(body: Any) -> str:
+    def text_of(body: Any) -> str:
         mails = [mail["id"] for mail in body["data"] if asking in mail["to"]]
         return "".join(str(daemon.call("GET", f"/sandbox/emails/{each}").body) for each in mails)
 
-    wanted = [f"{address}@example.com" for address in ("fine", "bounced+asked", "suppressed")]
-    found = told(waited(daemon, "/sandbox/emails?limit=100", lambda body: all(f"rfc822; {each}" in told(body) for each in wanted)))
+    wanted = [f"{address}@example.com" for address in ("fine", "bounced+notify", "suppressed")]
+    found = text_of(waited(daemon, "/sandbox/emails?limit=100", lambda body: all(f"rfc822; {each}" in text_of(body) for each in wanted)))
     assert "Action: delivered" in found and "Remote-MTA: dns; sandbox.localhost" in found and "Action: relayed" not in found
     assert "Original-Envelope-Id: e7" in found and "Original-Recipient: rfc822; fine@example.org" in found
-    assert "suppression list" in found and "bounced+no" not in found
+    assert "suppression list" in found and "bounced+never" not in found
 
 
 def test_a_complaint_comes_back_over_smtp(daemon: Daemon) -> None:
@@ -141,6 +142,10 @@ def test_a_late_bounce_comes_back_over_smtp(daemon: Daemon) -> None:
     assert delivered["reason"] is None
     assert bounced["reason"].startswith("sandbox.localhost reported later: 550 5.1.1 This sandbox address bounces")
     assert "The mailbox does not exist." in bounced["reason"] and bounced["last_reply"].startswith("550 5.1.1")
+    found = waited(daemon, f"/emails/metrics?email_id={email_id}", lambda body: body["totals"]["bounced"] == 1)
+    assert (found["totals"]["sent"], found["totals"]["delivered"]) == (2, 1)
+    finished = ("delivered", "bounced", "failed")
+    waited(daemon, "/emails/metrics", lambda body: body["totals"]["sent"] == sum(body["totals"][name] for name in finished) > 0)
 
 
 def test_a_refusal_is_explained(daemon: Daemon) -> None:
@@ -173,3 +178,18 @@ def test_what_nobody_signed_and_what_machines_say_changes_nothing(daemon: Daemon
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n", "rita@example.org") == 550
     recipients(daemon, email_id, "delivered")
     assert counted(daemon) - before == {"forged": 1, "automatic": 1, "unknown": 2}
+
+
+def test_a_bounce_of_each_family_of_mail_servers(daemon: Daemon) -> None:
+    """What is read in each: tests/bounces/test_families. Here, that the outcome reaches the API, and the suppression list."""
+    addresses = {name: f"rita-{name}@example.org" for name, (kind, *_) in FAMILIES.items() if kind == "bounce" and name != "base64-filter"}
+    sent = {name: send(daemon, address, f"other-{name}@example.org") for name, address in addresses.items()}
+    for name, email_id in sent.items():
+        recipients(daemon, email_id, "delivered", "delivered")
+        bounce = sample(name).decode().replace("\r\n", "\n").replace("rita@example.org", addresses[name])
+        assert come_back(daemon, return_path(daemon, email_id), bounce) == 250
+    for name in sent:
+        found = daemon.call("GET", f"/emails/{sent[name]}").body["recipients"]
+        assert [(each["status"], each["class"]) for each in found] == [("bounced", FAMILIES[name][1]), ("delivered", None)], name
+    suppressed = {each["email"] for each in daemon.call("GET", "/suppressions?limit=100").body["data"]}
+    assert suppressed & {*addresses.values()} == {addresses[name] for name in addresses if FAMILIES[name][2]}

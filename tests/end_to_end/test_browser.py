@@ -100,7 +100,7 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     page = context.new_page()
     wrong: list[str] = []
     page.add_init_script(POLICY)
-    page.on("console", lambda said: wrong.append(said.text) if said.text.startswith("policy ") else None)
+    page.on("console", lambda message: wrong.append(message.text) if message.text.startswith("policy ") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
     page.on("response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None)
@@ -204,8 +204,8 @@ def test_an_email_page_updates_until_it_is_delivered(page: Page, daemon: Daemon)
         "html": html,
     }
     email_id = daemon.call("POST", "/emails", mail).body["id"]
-    asked: list[str] = []
-    page.on("response", lambda answer: asked.append(answer.url))
+    urls: list[str] = []
+    page.on("response", lambda answer: urls.append(answer.url))
     page.goto(f"/dashboard/emails/{email_id}")
     expect(page.locator("#live .badge").filter(has_text="Delivered")).to_have_count(2, timeout=30_000)  # without a reload
     expect(page.locator("#live-head .badge")).to_have_text("Delivered")
@@ -214,7 +214,7 @@ def test_an_email_page_updates_until_it_is_delivered(page: Page, daemon: Daemon)
     expect(page.locator("details pre").first).to_contain_text("MAIL FROM")
     frame = page.frame_locator("iframe.preview")
     expect(frame.get_by_text("Hello")).to_be_visible()
-    assert not [url for url in asked if "tracked" in url]
+    assert not [url for url in urls if "tracked" in url]
     assert page.title() == "Hello · mailsvc"
     for view in ("Text", "Source", "Insights"):
         page.get_by_role("link", name=view).click()
@@ -241,7 +241,7 @@ def test_a_webhook_event_is_resent(page: Page, daemon: Daemon) -> None:
         expect(page.locator(".timeline li")).to_have_count(1)
         page.get_by_role("button", name="Resend").click()
         expect(page.locator(".timeline li")).to_have_count(2, timeout=30_000)  # without a reload
-        assert len({told.id for told in receiver.told}) == 1 and len(receiver.told) == 2
+        assert len({each.id for each in receiver.received}) == 1 and len(receiver.received) == 2
 
 
 def test_logs_are_exported(page: Page, daemon: Daemon) -> None:
@@ -258,10 +258,10 @@ def test_logs_are_exported(page: Page, daemon: Daemon) -> None:
 
 def polled(page: Page) -> Request:
     """The next request of a page that updates itself."""
-    with page.expect_request(lambda request: request.headers.get("hx-target") == "refresh") as asked:
+    with page.expect_request(lambda request: request.headers.get("hx-target") == "refresh") as awaited:
         page.clock.run_for(3100)
-    assert asked.value.headers["hx-request"] == "true"
-    return asked.value
+    assert awaited.value.headers["hx-request"] == "true"
+    return awaited.value
 
 
 def test_a_page_update_keeps_focus_and_stops_in_the_background(page: Page, daemon: Daemon) -> None:
@@ -276,9 +276,9 @@ def test_a_page_update_keeps_focus_and_stops_in_the_background(page: Page, daemo
     expect(page.get_by_text("Mine")).to_have_count(0)  # htmx replaced the part
     expect(page.get_by_role("button", name="Cancel sending")).to_be_focused()
     page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
-    page.evaluate("addEventListener('htmx:beforeRequest', (event) => { window.asked = !event.defaultPrevented }, { once: true })")
+    page.evaluate("addEventListener('htmx:beforeRequest', (event) => { window.requested = !event.defaultPrevented }, { once: true })")
     page.clock.run_for(3100)
-    assert page.evaluate("window.asked") is False  # no requests from a page in the background
+    assert page.evaluate("window.requested") is False  # no requests from a page in the background
     page.evaluate("delete document.hidden")
     daemon.call("POST", f"/emails/{email_id}/cancel")
     polled(page)
@@ -351,7 +351,7 @@ def count(daemon: Daemon, database: str) -> None:
 
 def once(page: Page, condition: str) -> None:
     """Wait for a frame in which the condition holds. Playwright's own way needs eval, which the pages' policy forbids."""
-    page.evaluate(f"new Promise((told) => {{ const look = () => ({condition}) ? told() : requestAnimationFrame(look); look(); }})")
+    page.evaluate(f"new Promise((done) => {{ const look = () => ({condition}) ? done() : requestAnimationFrame(look); look(); }})")
 
 
 def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_database: str) -> None:
@@ -405,7 +405,7 @@ def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: 
     daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
     webhook = f"{dashboard}/webhooks/{endpoint}"
     names = [*(path for path, _, _ in NAVIGATION if path), "nothing"]
-    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp audit".split()]
+    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp data privacy access audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
     look_at_all(page, paths | {
         "emails-nothing": f"{dashboard}/emails?q=nothing+of+this",
@@ -421,6 +421,35 @@ def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: 
         "webhooks-event": first(page, webhook, f"{webhook}/events/{one}"),
         "sandbox-one": first(page, f"{dashboard}/sandbox", f"{dashboard}/sandbox/{one}"),
     })  # fmt: skip
+
+
+def test_the_pages_behind_links_in_emails_are_accessible(page: Page, daemon: Daemon) -> None:
+    mail = {"from": f"Acme <a@{daemon.facts['domain']}>", "subject": "News", "text": "Confirm: {{{CONFIRM_URL}}}"}
+    topic = {"name": "News", "description": "Once a month.", "default_subscription": "opt_in"}
+    about = {"topic_id": daemon.call("POST", "/topics", topic).body["id"], "to": "ann@example.com"}
+    unsubscribe = daemon.call("POST", "/emails", mail | about).body["id"]
+    segment = daemon.call("POST", "/segments", {"name": "Readers", "double_opt_in": mail | {"subject": "Please confirm"}}).body["id"]
+    daemon.call("POST", "/contacts", {"email": "reader@example.com", "segments": [segment]})
+    key = daemon.facts["api_key"]
+    emails = daemon.until("/emails", key, lambda found: found["data"][0]["subject"] == "Please confirm")["data"]
+    sign_in(page, daemon)
+    source = page.request.get(f"/dashboard/emails/{unsubscribe}?view=source").text()
+    paths = {
+        "unsubscribe": re.search(r"/unsubscribe\?token=[\w-]+", source),
+        "confirm": re.search(r"/confirm\?token=[\w-]+", daemon.call("GET", f"/emails/{emails[0]['id']}").body["text"]),
+    }
+    found = {name: path[0] for name, path in paths.items() if path}
+    assert len(found) == 2
+    look_at_all(page, found | {f"{name}-wrong": f"/{name}?token=x" for name in found})
+    daemon.call("PATCH", "/preference-page", {"background_color": "#102030", "accent_color": "#ffcc00"})
+    look_at_all(page, {"unsubscribe-dark-background": found["unsubscribe"]})
+    page.get_by_role("checkbox", name="News").uncheck()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_have_text("Your choice has been saved.")
+    page.get_by_role("button", name="Unsubscribe from everything").click()
+    shown(page, "unsubscribed")
+    page.get_by_role("button", name="Subscribe again").click()
+    expect(page.get_by_role("status")).to_have_text("You are subscribed again.")
 
 
 def test_the_sign_in_pages_are_accessible(page: Page) -> None:
@@ -480,7 +509,7 @@ def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daem
     page.get_by_label("Current password").fill(PASSWORD)
     page.get_by_role("button", name="Send confirmation link").click()
     expect(page.get_by_text("We sent a confirmation link to")).to_be_visible()
-    shown(page, "settings-profile-asked")
+    shown(page, "settings-profile-requested")
     page.goto(mailed_link(daemon, "new@acme.example", "/dashboard/settings/profile/address/confirm"))
     shown(page, "settings-profile-confirm")
     page.get_by_role("button", name="Change address").click()

@@ -78,10 +78,10 @@ def until(good: Callable[[], bool], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not good():
         assert time.monotonic() < deadline
-        time.sleep(0.05)  # another process: it has to be asked
+        time.sleep(0.05)  # another process: it has to be polled
 
 
-def test_forms_that_do_not_come_hold_up_nobody(daemon: Daemon, hands: ExitStack) -> None:
+def test_forms_that_do_not_arrive_delay_nobody(daemon: Daemon, hands: ExitStack) -> None:
     for length in (MIB, 60_000):
         for place in range(256):
             announce(hands, daemon, place, "/dashboard/sign-in", length, "Content-Type: application/x-www-form-urlencoded")
@@ -98,21 +98,21 @@ def test_bodies_that_do_not_come_do_not_even_hold_up_their_own_account(daemon: D
     until(lambda: in_work(daemon) == 0)
 
 
-def test_mail_to_return_paths_that_does_not_come_holds_up_nobody(daemon: Daemon, hands: ExitStack) -> None:
+def test_mail_to_return_paths_that_does_not_arrive_delays_nobody(daemon: Daemon, hands: ExitStack) -> None:
     path = return_path(daemon, send(daemon, "c@example.net"))
     for place in range(12):
         client = connect(hands, daemon.facts["smtp"]["25"], place)
-        heard = client.makefile("rb")
-        hands.callback(heard.close)
-        heard.readline()
+        replies = client.makefile("rb")
+        hands.callback(replies.close)
+        replies.readline()
         for line in ("HELO mx.example", "MAIL FROM:<>", f"RCPT TO:<{path}>", "DATA"):
             if line.startswith("MAIL"):
                 client.sendall(b"EHLO mx.example\r\n")
-                while heard.readline()[3:4] != b" ":
+                while replies.readline()[3:4] != b" ":
                     pass
                 line += f" SIZE={40 * MIB}"
             client.sendall(line.encode() + b"\r\n")
-            assert heard.readline()[:1] in b"23"
+            assert replies.readline()[:1] in b"23"
         client.sendall(b"Subject: x\r\n\r\n" + b"x" * 70 + b"\r\n")
     send(daemon, "d@example.net")
     assert in_work(daemon) < MIB

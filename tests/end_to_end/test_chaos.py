@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import databases, experiments
+from tests.chaos import broadcasts, databases, experiments
 from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
 
@@ -79,6 +79,11 @@ def test_a_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
     assert beside["T23"].result(180).lost == 0
 
 
+def test_a_broadcast_while_the_daemon_and_postgres_are_killed() -> None:
+    figures = broadcasts.killed(2000, 3, 1)
+    assert (figures.accepted, figures.lost, figures.waiting) == (2000, 0, 0)
+
+
 @pytest.mark.skipif(not can_mount(), reason="small file systems cannot be mounted here")
 def test_a_disk_that_is_full() -> None:
     assert databases.full_disk(20).lost == 0
@@ -96,9 +101,9 @@ def test_a_power_cut_leaves_only_what_was_synced(tmp_path: Path) -> None:
     program = f"""
 import os
 folder = {str(data)!r}
-def write(name, octets, sync):
+def write(name, data, sync):
     with open(os.path.join(folder, name), 'r+b' if os.path.exists(os.path.join(folder, name)) else 'w+b') as file:
-        file.write(octets)
+        file.write(data)
         file.flush()
         if sync:
             os.fsync(file.fileno())

@@ -51,7 +51,7 @@ def counted(daemon: Daemon, dsn: str) -> Iterator[Counts]:
         turn()
 
     gc.collect()
-    before = daemon.pool.statements, ask(dsn, COMMITS), ask(dsn, INDEXES)
+    before = daemon.pool.statements, query(dsn, COMMITS), query(dsn, INDEXES)
     blocks = sys.getallocatedblocks()
     daemon.reactor.runUntilCurrent = one_more
     try:
@@ -62,11 +62,11 @@ def counted(daemon: Daemon, dsn: str) -> Iterator[Counts]:
     counts.kept = (sys.getallocatedblocks() - blocks) / EMAILS
     counts.turns = turns / EMAILS
     counts.statements = (daemon.pool.statements - before[0]) / EMAILS
-    counts.commits = (ask(dsn, COMMITS) - before[1]) / EMAILS
-    counts.entries = (ask(dsn, INDEXES) - before[2]) / EMAILS
+    counts.commits = (query(dsn, COMMITS) - before[1]) / EMAILS
+    counts.entries = (query(dsn, INDEXES) - before[2]) / EMAILS
 
 
-def ask(dsn: str, sql: str) -> int:
+def query(dsn: str, sql: str) -> int:
     link = psycopg2.connect(dsn)
     link.autocommit = True
     try:

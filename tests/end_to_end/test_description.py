@@ -67,7 +67,7 @@ def known(daemon: Daemon) -> dict[str, str]:
     return {"emails": email.body["id"], "api-keys": key.body["id"]}
 
 
-def ask(daemon: Daemon, case: Any) -> Any:
+def call(daemon: Daemon, case: Any) -> Any:
     headers = {"Authorization": f"Bearer {daemon.facts['api_key']}"}
     response = case.call(base_url=f"http://127.0.0.1:{daemon.port}", headers=headers)
     case.validate_response(response, checks=CHECKS)
@@ -84,7 +84,7 @@ def test_valid_requests_are_answered_as_described(daemon: Daemon, description: A
     def run(case: Any, there: bool) -> None:
         if there and collection in known and "id" in (case.path_parameters or {}):
             case.path_parameters["id"] = known[collection]
-        ask(daemon, case)
+        call(daemon, case)
 
     run()
 
@@ -96,7 +96,7 @@ def test_invalid_requests_are_refused_as_described(daemon: Daemon, description: 
     @EXAMPLES
     @given(case=description[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))
     def run(case: Any) -> None:
-        response = ask(daemon, case)
+        response = call(daemon, case)
         if (case.headers or {}).get("x-batch-validation") != "permissive":  # which answers 200, and tells what was wrong
             case.validate_response(response, checks=[negative_data_rejection])
 

@@ -66,9 +66,9 @@ def until(status: str, domain_id: str) -> Any:
 
 def test_create_get_verify_list_update_delete(daemon: Daemon, names: Names) -> None:
     names.serve(ZONES)
-    made: Any = resend.Domains.create({"name": NAME, "region": "us-east-1", "custom_return_path": "bounce"})
-    assert made["status"] == "not_started" and "object" not in made
-    assert [(r["record"], r["type"], r["status"]) for r in made["records"]] == [
+    created: Any = resend.Domains.create({"name": NAME, "region": "us-east-1", "custom_return_path": "bounce"})
+    assert created["status"] == "not_started" and "object" not in created
+    assert [(r["record"], r["type"], r["status"]) for r in created["records"]] == [
         ("SPF", "MX", "not_started"),
         ("SPF", "TXT", "not_started"),
         ("DKIM", "TXT", "not_started"),
@@ -80,40 +80,40 @@ def test_create_get_verify_list_update_delete(daemon: Daemon, names: Names) -> N
     with pytest.raises(resend.exceptions.ResendError, match="registered already"):
         resend.Domains.create({"name": NAME.upper()})
 
-    names.serve(zones(made))
-    assert resend.Domains.verify(made["id"])["id"] == made["id"]
-    verified = until("verified", made["id"])
+    names.serve(zones(created))
+    assert resend.Domains.verify(created["id"])["id"] == created["id"]
+    verified = until("verified", created["id"])
     assert {r["status"] for r in verified["records"]} == {"verified"}
     assert verified["advice"][0]["check"]["problem"] == "missing"
     assert [line["message"] for line in verified["history"]] == ["Verified.", "Verification requested.", "Domain added."]
     listed: Any = resend.Domains.list()
     assert [d["name"] for d in listed["data"]] == [NAME, daemon.facts["domain"]] and listed["has_more"] is False
 
-    assert resend.Domains.update({"id": made["id"], "tls": "enforced"})["id"] == made["id"]
-    with pytest.raises(resend.exceptions.ResendError, match="open_tracking"):
-        resend.Domains.update({"id": made["id"], "open_tracking": True})
-    assert resend.Domains.get(made["id"])["tls"] == "enforced"  # type: ignore[typeddict-item]
+    assert resend.Domains.update({"id": created["id"], "tls": "enforced"})["id"] == created["id"]
+    resend.Domains.update({"id": created["id"], "open_tracking": True})
+    changed: Any = resend.Domains.get(created["id"])
+    assert (changed["tls"], changed["open_tracking"], changed["click_tracking"]) == ("enforced", True, False)
 
     sent = resend.Emails.send({**mail, "scheduled_at": "in 2 hours"})
-    assert resend.Domains.remove(made["id"])["deleted"] is True
+    assert resend.Domains.remove(created["id"])["deleted"] is True
     email = daemon.call("GET", f"/emails/{sent['id']}").body
     assert email["last_event"] == "failed"
     assert email["recipients"][0]["last_reply"] == f"The sending domain {NAME} was deleted."
     with pytest.raises(resend.exceptions.ResendError, match="Domain not found"):
-        resend.Domains.get(made["id"])
+        resend.Domains.get(created["id"])
 
 
 def test_the_command_says_what_the_api_says(daemon: Daemon, names: Names) -> None:
     names.serve(ZONES)
-    made: Any = resend.Domains.create({"name": NAME})
-    published = zones(made)
+    created: Any = resend.Domains.create({"name": NAME})
+    published = zones(created)
     published[f"send.{NAME}"]["MX"] = ["10 mail.example.org."]
     names.serve(published)
     assert "not_started" in daemon.command("domain", "list")
     status, printed = daemon.command_fails("domain", "check", NAME)
     assert status == 1
-    resend.Domains.verify(made["id"])
-    domain = until("pending", made["id"])
+    resend.Domains.verify(created["id"])
+    domain = until("pending", created["id"])
     for record in domain["records"]:
         assert record["check"]["problem"] in (None, "other")
         assert (record["check"]["message"] or "") in printed

@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -47,7 +48,9 @@ def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: 
 
     python = tmp_path / "venv/bin/python"
     run(sys.executable, "-m", "venv", tmp_path / "venv")
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", PROJECT / "requirements-dev.lock", built)
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--require-hashes", "--requirement", PROJECT / "requirements.lock")
+    run(*pip, "--no-deps", built)
     run(python, "-m", "pip", "check")
     assert run(python.with_name("mailsvc"), "--version").startswith("mailsvc, version ")
 
@@ -73,6 +76,27 @@ def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: 
         assert found is not None and Visitor(daemon).get(found[1]).text == (PACKAGES / "htmx.min.js").read_text()
     finally:
         assert daemon.stop() == 0
+
+
+@pytest.mark.slow
+def test_the_same_commit_gives_the_same_wheel(tmp_path: Path) -> None:
+    first = wheel(tmp_path / "first")
+    (copy := tmp_path / "copy").mkdir()
+    for name in ("mailsvc", "twisted", "etc"):
+        shutil.copytree(PROJECT / name, copy / name)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "requirements.lock"):
+        shutil.copyfile(PROJECT / name, copy / name)
+    (copy / "setup.cfg").chmod(0o600)
+    commit = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=PROJECT, capture_output=True, text=True, check=False)
+    date = commit.stdout.strip() or "315532800"  # as in etc/wheel
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"SOURCE_DATE_EPOCH": date}
+    done = subprocess.run([copy / "etc/wheel", sys.executable, tmp_path / "second"], cwd=copy, env=environment, check=False, umask=0o077)
+    assert done.returncode == 0
+    for path in first.parent.iterdir():
+        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
+    [bill] = first.parent.glob("*.cdx.json")
+    components = {each["name"]: each for each in json.loads(bill.read_text())["components"]}
+    assert {"twisted", "htmx.org", "uplot"} <= components.keys() and len(components["twisted"]["hashes"]) >= 2
 
 
 def test_the_unit_runs_what_the_wheel_installs_without_privileges() -> None:

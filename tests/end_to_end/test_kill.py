@@ -51,7 +51,7 @@ def _send_while_killing(daemon: Daemon, key: str, domain: str) -> list[str]:
                 try:
                     answer = daemon.call("POST", "/emails", body, {"Idempotency-Key": f"order/{n}"}, key)
                 except (OSError, ValueError):
-                    time.sleep(0.05)  # the daemon is away: a client waits before it repeats
+                    time.sleep(0.05)  # the daemon is down: a client waits before it repeats
                     continue
                 if answer.status == 200:
                     ids.append(answer.body["id"])

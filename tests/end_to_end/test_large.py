@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.sink import Sink
 
-LARGEST = 41_943_040  # octets of a message as it goes out
+LARGEST = 41_943_040  # bytes of a message as it goes out
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_forty_megabytes_arrive_and_more_is_refused(tmp_path: Path, database: st
     daemon.start()
     try:
         facts = daemon.facts
-        content = os.urandom(int((LARGEST - 20_000) * 57 / 78))  # a line of base64 is 57 octets in 78
+        content = os.urandom(int((LARGEST - 20_000) * 57 / 78))  # a line of base64 is 57 bytes in 78
         email = {
             "from": f"a@{facts['domain']}",
             "to": ["b@example.net", "c@example.net"],

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.rig import Daemon, free_port, rows
 from tests.end_to_end.sink import Sink
 
 
@@ -66,7 +66,7 @@ def test_what_waits_is_shown_with_its_reason_paused_resumed_and_tried_again(daem
 
     live = f"127.0.0.1:{sink.port}"
     assert queue(daemon, "pause", "--destination", live, "--for", "1h", "--reason", "maintenance")["paused"] == live
-    time.sleep(1.2)  # other processes, and this one's own look, come by every second
+    time.sleep(1.2)  # other processes look every second, and so does this one
     email = send(daemon, "a@example.net")
     found = destination(daemon, live, queued=1)
     assert (found["state"], found["reason"]) == ("paused", "Paused by the operator: maintenance.")
@@ -99,13 +99,36 @@ def test_an_account_is_paused_and_resumed(daemon: Daemon, sink: Sink) -> None:
     sink.wait_until(lambda received: len(received) == 1, 10)
 
 
+def test_the_mail_of_a_held_account_is_queued_with_the_reason_and_flows_after_the_release(daemon: Daemon, sink: Sink) -> None:
+    """The hold is the row that accounts/abuse writes when the rates are too high."""
+    reason = "The account's mail is on hold. Too many bounces."
+    account = daemon.facts["account_id"]
+    hold = "INSERT INTO account_pauses VALUES (%s, %s, '9999-12-31 00:00+00', true, now(), true) RETURNING 1"
+    assert rows(daemon.database, hold, account, reason) == [(1,)]
+    time.sleep(1.2)  # the daemon reads pauses every second
+    email = send(daemon, "a@example.net")
+    [recipient] = daemon.call("GET", f"/emails/{email}").body["recipients"]
+    assert recipient["reason"] == reason
+    assert [each["reason"] for each in queue(daemon, "list")["paused_accounts"]] == [reason]
+    story = daemon.command("explain", email)
+    assert f"It is not delivered yet. {reason} It waits until the operator releases it. If it is still waiting at " in story
+    assert sink.received == []
+    assert "1 queued recipients are due now" in daemon.command("account", "release", str(account))
+    sink.wait_until(lambda received: len(received) == 1, 10)
+    assert "was not on hold" in daemon.command("account", "release", str(account))
+    assert daemon.command("account", "trust", str(account), "--off").endswith("is no longer trusted.\n")
+    assert [action for (action,) in rows(daemon.database, "SELECT action FROM audit WHERE account_id = %s ORDER BY id", account)][-2:] == [
+        "mail released", "account no longer trusted",
+    ]  # fmt: skip
+
+
 def test_only_the_owner_may_open_the_socket_and_nonsense_is_answered(daemon: Daemon) -> None:
     assert stat.S_IMODE(os.stat(daemon.socket).st_mode) == 0o600
-    for line, said in ((b"what?\n", "Expected a JSON object"), (b'{"do": "pause", "x": 1}\n', "unknown field")):
+    for line, message in ((b"what?\n", "Expected a JSON object"), (b'{"do": "pause", "x": 1}\n', "unknown field")):
         with socket.socket(socket.AF_UNIX) as wire:
             wire.connect(daemon.socket)
             wire.sendall(line)
-            assert said in json.loads(wire.makefile().readline())["error"]
+            assert message in json.loads(wire.makefile().readline())["error"]
 
 
 def test_without_a_daemon_the_command_says_so(tmp_path: Path, database: str) -> None:

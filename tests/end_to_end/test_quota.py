@@ -25,7 +25,7 @@ def daemons(tmp_path: Path, database: str) -> Iterator[list[Daemon]]:
     """Two processes on one Postgres that let mail in."""
     plans = tmp_path / "plans.toml"
     plans.write_text(f"[shop]\nemails = {LIMIT}\n")
-    made = []
+    created = []
     for number in range(2):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -35,10 +35,10 @@ def daemons(tmp_path: Path, database: str) -> Iterator[list[Daemon]]:
             "smtp": {"listen": {"587": "tcp:0:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
             "secrets": {"key_file": str(tmp_path / "secret.key")},
         }
-        made.append(Daemon(folder, database, changes))
-        made[-1].start()
-    yield made
-    for daemon in made[::-1]:
+        created.append(Daemon(folder, database, changes))
+        created[-1].start()
+    yield created
+    for daemon in created[::-1]:
         if daemon.process is not None:
             assert daemon.stop() == 0
 
@@ -51,18 +51,18 @@ def test_two_processes_keep_to_one_plan(daemons: list[Daemon], database: str) ->
     eventually(lambda: [(1,)] if all(d.call("GET", "/usage").body["emails"]["monthly"]["limit"] == LIMIT for d in daemons) else [])
     body = json.dumps({"from": f"a@{domain}", "to": ["a@example.net", "b@example.net"], "subject": "x", "text": "x"})
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "User-Agent": "tests"}
-    told: Counter[str] = Counter()
+    results: Counter[str] = Counter()
     counting = threading.Lock()
 
     def client(number: int) -> None:
         connection = HTTPConnection("127.0.0.1", daemons[number % 2].port, timeout=60)
         while True:
             connection.request("POST", "/emails", body, headers)
-            answer = connection.getresponse()
-            said = json.loads(answer.read())
+            response = connection.getresponse()
+            answer = json.loads(response.read())
             with counting:
-                told[said.get("name", "sent")] += 1
-            if answer.status != 200:
+                results[answer.get("name", "sent")] += 1
+            if response.status != 200:
                 break
         connection.close()
 
@@ -72,7 +72,7 @@ def test_two_processes_keep_to_one_plan(daemons: list[Daemon], database: str) ->
     for thread in threads:
         thread.join()
     [(accepted,)] = rows(database, "SELECT sum(cardinality(recipients)) FROM emails WHERE source = 'api'")
-    assert accepted == 2 * told["sent"] and told == {"sent": told["sent"], "monthly_quota_exceeded": CLIENTS}
+    assert accepted == 2 * results["sent"] and results == {"sent": results["sent"], "monthly_quota_exceeded": CLIENTS}
     assert 0 <= LIMIT - accepted <= 2 * BLOCK
 
     assert second.stop() == 0  # what it had leased and not used goes back
@@ -86,7 +86,7 @@ def test_two_processes_keep_to_one_plan(daemons: list[Daemon], database: str) ->
             try:
                 return [(relay.sendmail(f"a@{domain}", ["a@example.net"], message),)]
             except smtplib.SMTPDataError:
-                return []  # it believes for a moment what it was told last
+                return []  # it uses the last answer for a moment
 
         for _ in range(LIMIT - accepted):
             eventually(takes)

@@ -1,4 +1,4 @@
-"""After a restore nothing that was sent before goes out by itself."""
+"""After a restore, nothing that was sent before is sent again unless the operator releases it."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
         # Orders are carried out at once: what could leave has been looked for by the time that the next one is answered.
         daemon.stop()
         daemon.start()  # it stays held
-        daemon.order(do="retry", kind="email", name=first)
-        daemon.order(do="queue")
+        daemon.control(do="retry", kind="email", name=first)
+        daemon.control(do="queue")
         assert rows(restored, WAITING) == [(2,)] and len(sink.received) == 2
         assert daemon.command("queue", "release") == "Mail is being sent again.\n"
         sink.wait_until(lambda received: len(received) == 4, 20)

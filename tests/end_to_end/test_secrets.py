@@ -52,8 +52,8 @@ def send(daemon: Daemon, text: str) -> None:
 
 def test_a_rotation_needs_no_restart(pair: tuple[Daemon, Daemon], sink: Sink, tmp_path: Path, database: str) -> None:
     one, two = pair
-    made = one.call("POST", "/webhooks", {"endpoint": "https://example.com/hook", "events": ["email.bounced"]})
-    assert made.status == 201
+    created = one.call("POST", "/webhooks", {"endpoint": "https://example.com/hook", "events": ["email.bounced"]})
+    assert created.status == 201
     send(one, "before")
     sink.wait_until(lambda received: len(received) == 1, 20)
     assert {number for (number,) in rows(database, ENCRYPTED)} == {1}
@@ -80,27 +80,27 @@ def test_rotation_waits_for_a_process_that_lacks_the_key(pair: tuple[Daemon, Dae
     two.stop()
     two.changes = {**two.changes, "secrets": {"key_file": str(lone)}}
     two.start()
-    status, said = one.command_fails("secrets", "rotate", "--wait", "0")
-    assert status == 1 and f"{two.process.pid} on " in said and "Copy the file to their machines" in said  # type: ignore[union-attr]
+    status, output = one.command_fails("secrets", "rotate", "--wait", "0")
+    assert status == 1 and f"{two.process.pid} on " in output and "Copy the file to their machines" in output  # type: ignore[union-attr]
     assert [line.split()[0] for line in (tmp_path / "secret.key").read_text().splitlines()] == ["2", "1"]
     assert {number for (number,) in rows(database, ENCRYPTED)} == {1}
     send(one, "goes on")
 
     lone.write_bytes((tmp_path / "secret.key").read_bytes())  # by the operator, to the other machine
-    status, said = one.command_fails("secrets", "rotate", "--wait", "4")
-    assert f"{two.process.pid} on " in said  # type: ignore[union-attr]  # it opens with the new one, its file says that the old one encrypts
+    status, output = one.command_fails("secrets", "rotate", "--wait", "4")
+    assert f"{two.process.pid} on " in output  # type: ignore[union-attr]  # it opens with the new one, its file says that the old one encrypts
     lone.write_bytes((tmp_path / "secret.key").read_bytes())
     assert one.command("secrets", "rotate").startswith("Key 2 encrypts; ")
     assert {number for (number,) in rows(database, ENCRYPTED)} == {2}
 
 
-def test_a_production_process_makes_no_key_by_itself(tmp_path: Path, database: str) -> None:
+def test_a_production_process_creates_no_key(tmp_path: Path, database: str) -> None:
     daemon = Daemon(tmp_path, database)
     daemon.write()
     settings = daemon.config.read_text().replace("dev_file", "# dev_file")
     daemon.config.write_text(settings)
-    status, said = daemon.command_fails("account", "create", "x")
-    assert status == 1 and "mailsvc secrets create" in said
+    status, output = daemon.command_fails("account", "create", "x")
+    assert status == 1 and "mailsvc secrets create" in output
     assert not (tmp_path / "secret.key").exists()
     assert daemon.command("secrets", "create").startswith("Created ")
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
@@ -119,13 +119,13 @@ def test_a_wrong_key_file_is_refused_at_the_start_and_by_commands(tmp_path: Path
     key.write_text(f"1 {base64.b64encode(bytes(32)).decode()}\n")
     with pytest.raises(AssertionError, match="the daemon ended"):
         daemon.start()
-    said = f"mailsvc cannot start. The setting secrets.key_file is {key}: its key 1 does not decrypt the DKIM keys in this database."
-    assert said in daemon.log
+    sentence = f"mailsvc cannot start. The setting secrets.key_file is {key}: its key 1 does not decrypt the DKIM keys in this database."
+    assert sentence in daemon.log
     assert daemon.process is not None and daemon.process.wait(10) == 1
-    status, told = daemon.command_fails("account", "create", "x")
-    assert status == 1 and "secrets.key_file" in told
-    _, told = daemon.command_fails("doctor", "--probe", "name.invalid")
-    assert "error   encrypted secrets: The setting secrets.key_file" in told
+    status, output = daemon.command_fails("account", "create", "x")
+    assert status == 1 and "secrets.key_file" in output
+    _, output = daemon.command_fails("doctor", "--probe", "name.invalid")
+    assert "error   encrypted secrets: The setting secrets.key_file" in output
     key.write_bytes(right)
     daemon.start()
     assert "ok      encrypted secrets: " in daemon.command_fails("doctor", "--probe", "name.invalid")[1]

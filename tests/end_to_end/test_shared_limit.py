@@ -20,15 +20,15 @@ LIMIT = 5
 @pytest.fixture
 def daemons(tmp_path: Path, database: str) -> Iterator[list[Daemon]]:
     """Two processes on one Postgres; the first does not know of a second when it starts."""
-    made = []
+    created = []
     for number, roles in enumerate((["http", "delivery", "ledger"], ["http"])):
         folder = tmp_path / str(number)
         folder.mkdir()
         shared = {"": {"roles": roles}, "secrets": {"key_file": str(tmp_path / "secret.key")}}
-        made.append(Daemon(folder, database, shared))
-        made[-1].start()
-    yield made
-    for daemon in made[::-1]:
+        created.append(Daemon(folder, database, shared))
+        created[-1].start()
+    yield created
+    for daemon in created[::-1]:
         assert daemon.stop() == 0
 
 
@@ -37,12 +37,12 @@ class Asking:
 
     def __init__(self, daemons: list[Daemon], key: str) -> None:
         self.headers = {"Authorization": f"Bearer {key}", "User-Agent": "tests"}
-        self.told: Counter[tuple[int, int]] = Counter()  # by daemon and status
+        self.statuses: Counter[tuple[int, int]] = Counter()  # by daemon and status
         self.counting = threading.Lock()
-        self.threads = [threading.Thread(target=self.ask, args=(n, daemon.port)) for n, daemon in enumerate(daemons) for _ in range(2)]
+        self.threads = [threading.Thread(target=self.send, args=(n, daemon.port)) for n, daemon in enumerate(daemons) for _ in range(2)]
 
     def run(self) -> int:
-        """In how many seconds of the clock they asked."""
+        """In how many seconds of the clock they sent requests."""
         self.began = time.time()
         for thread in self.threads:
             thread.start()
@@ -50,18 +50,18 @@ class Asking:
             thread.join()
         return int(time.time()) - int(self.began) + 1
 
-    def ask(self, number: int, port: int) -> None:
+    def send(self, number: int, port: int) -> None:
         connection = HTTPConnection("127.0.0.1", port, timeout=30)
         while not self.enough() and time.time() - self.began < 30:
             connection.request("GET", "/domains", headers=self.headers)
             answer = connection.getresponse()
             answer.read()
             with self.counting:
-                self.told[number, answer.status] += 1
+                self.statuses[number, answer.status] += 1
         connection.close()
 
     def enough(self) -> bool:
-        return int(time.time()) - int(self.began) >= 3 and self.told[0, 429] > 0 and self.told[1, 429] > 0
+        return int(time.time()) - int(self.began) >= 3 and self.statuses[0, 429] > 0 and self.statuses[1, 429] > 0
 
 
 def test_two_processes_keep_to_one_limit(daemons: list[Daemon]) -> None:
@@ -84,6 +84,6 @@ def test_two_processes_keep_to_one_limit(daemons: list[Daemon]) -> None:
     link.close()
     asking = Asking(daemons, key)
     seconds = asking.run()
-    allowed = asking.told[0, 200] + asking.told[1, 200]
-    assert set(asking.told) <= {(0, 200), (1, 200), (0, 429), (1, 429)}
-    assert LIMIT <= allowed <= LIMIT * seconds, (asking.told, seconds)
+    allowed = asking.statuses[0, 200] + asking.statuses[1, 200]
+    assert set(asking.statuses) <= {(0, 200), (1, 200), (0, 429), (1, 429)}
+    assert LIMIT <= allowed <= LIMIT * seconds, (asking.statuses, seconds)

@@ -13,7 +13,7 @@ from tests.end_to_end.rig import PROJECT, Daemon
 
 
 def refused(daemon: Daemon) -> str:
-    """What a daemon says that cannot start; it must end by itself, with a status."""
+    """The message of a daemon that cannot start; it must exit with a status."""
     daemon.write()
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(daemon._command(), cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -35,9 +35,9 @@ def refused(daemon: Daemon) -> str:
     ],
 )
 def test_a_start_that_fails_says_one_sentence(tmp_path: Path, database: str, changes: dict[str, dict[str, object]], sentence: str) -> None:
-    said = refused(Daemon(tmp_path, database, changes))
-    assert said.startswith("mailsvc cannot start. ") and sentence in said
-    assert "hunter2" not in said
+    output = refused(Daemon(tmp_path, database, changes))
+    assert output.startswith("mailsvc cannot start. ") and sentence in output
+    assert "hunter2" not in output
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path, database: str) -> None:

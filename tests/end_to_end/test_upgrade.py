@@ -38,7 +38,8 @@ def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[.
         if path.stem <= LAST:
             shutil.copy(path, files)
     assert migrate(dsn, str(files))[-1] == LAST
-    administer(dsn, *(statement for day in days(datetime.now(UTC), days_ahead=1) for statement in day.values()))
+    partitions = {name: sql for day in days(datetime.now(UTC), days_ahead=1) for name, sql in day.items()}
+    administer(dsn, *(sql for name, sql in partitions.items() if not name.startswith("hits_")))  # a table of a later release
     yield dsn
     administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -98,16 +99,16 @@ def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str
     daemon = Daemon(tmp_path, earlier, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
     daemon.write()
     try:
-        said = daemon.command("upgrade", "--check")
-        assert "0017_operate: What an operator has to know" in said and "    alters processes (" in said
-        assert "2 recipients are queued" in said
-        assert LAST not in said
+        output = daemon.command("upgrade", "--check")
+        assert "0017_operate: What an operator has to know" in output and "    alters processes (" in output
+        assert "2 recipients are queued" in output
+        assert LAST not in output
         assert daemon.command("upgrade").startswith("The database has the schema of ")
         daemon.start()
         sink.wait_until(lambda received: sum(len(mail.recipients) for mail in received) == 2, 30)
         assert all(b"DKIM-Signature:" in mail.raw for mail in sink.received)
-        said = daemon.command("upgrade", "--check")
-        assert "0 migrations to apply" in said and f"runs {__version__} (" in said
+        output = daemon.command("upgrade", "--check")
+        assert "0 migrations to apply" in output and f"runs {__version__} (" in output
     finally:
         if daemon.process is not None:
             daemon.stop()
@@ -125,10 +126,10 @@ def test_a_newer_database_is_used_as_long_as_it_was_only_added_to(tmp_path: Path
     assert "Its changes are compatible: this release can run." in daemon.command("upgrade", "--check")
     daemon.command("account", "create", "still works")
     administer(database, "UPDATE house SET needs = '9999_future'")
-    status, said = daemon.command_fails("upgrade", "--check")
-    assert status == 1 and "This release is too old for it: it lacks 9999_future." in said
-    status, said = daemon.command_fails("account", "create", "x")
-    assert status == 1 and "A newer release has changed it: this one lacks 9999_future" in said
+    status, output = daemon.command_fails("upgrade", "--check")
+    assert status == 1 and "This release is too old for it: it lacks 9999_future." in output
+    status, output = daemon.command_fails("account", "create", "x")
+    assert status == 1 and "A newer release has changed it: this one lacks 9999_future" in output
 
 
 def test_what_a_migration_locks_is_read_from_it() -> None:

@@ -35,13 +35,13 @@ class Visitor:
     token: str = ""
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Shown:
-        return self._ask("GET", path, None, headers or {})
+        return self._request("GET", path, None, headers or {})
 
     def post(
         self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None, token: str | None = None
     ) -> Shown:
         fields = {"token": self.token if token is None else token, **(form or {})}
-        return self._ask("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})})
+        return self._request("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})})
 
     def sign_in(self, link: str) -> Shown:
         """Sign in with a link."""
@@ -53,7 +53,7 @@ class Visitor:
         self.get("/dashboard/sign-in")
         return self.post("/dashboard/sign-in", {"email": email, "password": password})
 
-    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Shown:
+    def _request(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Shown:
         connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=30)
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         connection.request(method, path, body, {"User-Agent": "Firefox/130 Linux", **({"Cookie": cookies} if cookies else {}), **headers})

@@ -1,4 +1,4 @@
-"""The ledger works after every notification and once a second, one batch after the other, and survives a database that is away."""
+"""The ledger works after every notification and once a second, one batch after the other, and survives an outage of the database."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mailsvc.store.events.ledger import Lag
 from mailsvc.store.postgres.errors import Unavailable
 
 
-class Books:
-    """Answers when it is told to, or at once with what is in `ready`."""
+class FakeEventLedger:
+    """Answers when a test fires `calls`, or at once with what is in `ready`."""
 
     def __init__(self) -> None:
-        self.asked: list[Deferred[int]] = []
+        self.calls: list[Deferred[int]] = []
         self.ready: list[int | Exception] = []
         self.swept: list[tuple[datetime, int]] = []
         self.expired = 0
@@ -26,10 +26,10 @@ class Books:
     async def number(self, limit: int) -> int:
         assert limit == BATCH
         answer: Deferred[int] = Deferred()
-        self.asked.append(answer)
+        self.calls.append(answer)
         if self.ready:
-            said = self.ready.pop(0)
-            answer.errback(said) if isinstance(said, Exception) else answer.callback(said)
+            result = self.ready.pop(0)
+            answer.errback(result) if isinstance(result, Exception) else answer.callback(result)
         return await answer
 
     async def sweep(self, now: datetime, limit: int) -> int:
@@ -52,82 +52,82 @@ class Notifications:
         self.callbacks["events"]()
 
 
-def started(*ready: int | Exception) -> tuple[Ledger, Books, Notifications, Clock, list[int]]:
-    books, notifications, clock, numbered = Books(), Notifications(), Clock(), list[int]()
+def started(*ready: int | Exception) -> tuple[Ledger, FakeEventLedger, Notifications, Clock, list[int]]:
+    stored, notifications, clock, numbered = FakeEventLedger(), Notifications(), Clock(), list[int]()
     clock.advance(1000)
-    books.ready = [*ready]
-    ledger = Ledger(books, notifications, clock, numbered=numbered.append)
+    stored.ready = [*ready]
+    ledger = Ledger(stored, notifications, clock, numbered=numbered.append)
     ledger.startService()
     clock.advance(0)
-    return ledger, books, notifications, clock, numbered
+    return ledger, stored, notifications, clock, numbered
 
 
 def test_it_looks_at_once_and_then_every_second() -> None:
-    ledger, books, _, clock, _ = started(0, 0, 0)
-    assert len(books.asked) == 1
+    ledger, stored, _, clock, _ = started(0, 0, 0)
+    assert len(stored.calls) == 1
     clock.advance(POLL)
-    assert len(books.asked) == 2
+    assert len(stored.calls) == 2
     clock.advance(POLL / 2)
-    assert len(books.asked) == 2
+    assert len(stored.calls) == 2
     ledger.stopService()
 
 
-def test_it_goes_on_while_batches_are_full() -> None:
-    ledger, books, _, _, numbered = started(BATCH, BATCH, 5)
-    assert (len(books.asked), numbered) == (3, [BATCH, BATCH, 5])
+def test_it_continues_while_batches_are_full() -> None:
+    ledger, stored, _, _, numbered = started(BATCH, BATCH, 5)
+    assert (len(stored.calls), numbered) == (3, [BATCH, BATCH, 5])
     ledger.stopService()
 
 
 def test_a_notification_wakes_it() -> None:
-    ledger, books, notifications, clock, _ = started(0, 0, 0)
+    ledger, stored, notifications, clock, _ = started(0, 0, 0)
     notifications.notify()
     clock.advance(0)
-    assert len(books.asked) == 2
+    assert len(stored.calls) == 2
     clock.advance(POLL)
-    assert len(books.asked) == 3
+    assert len(stored.calls) == 3
     assert len(clock.getDelayedCalls()) == 1
     ledger.stopService()
 
 
 def test_a_notification_during_a_batch_causes_one_more_batch() -> None:
-    ledger, books, notifications, clock, _ = started()
+    ledger, stored, notifications, clock, _ = started()
     notifications.notify()
     notifications.notify()
-    assert len(books.asked) == 1
-    books.ready = [0]
-    books.asked[0].callback(1)
+    assert len(stored.calls) == 1
+    stored.ready = [0]
+    stored.calls[0].callback(1)
     clock.advance(0)
-    assert len(books.asked) == 2
+    assert len(stored.calls) == 2
     ledger.stopService()
 
 
-def test_a_database_that_is_away_is_asked_again() -> None:
-    ledger, books, _, clock, _ = started(Unavailable("away"), 0)
+def test_a_query_is_repeated_after_the_database_was_down() -> None:
+    ledger, stored, _, clock, _ = started(Unavailable("away"), 0)
     clock.advance(POLL)
-    assert len(books.asked) == 2
+    assert len(stored.calls) == 2
     ledger.stopService()
 
 
 def test_stopping_waits_for_the_batch_and_begins_no_other() -> None:
-    ledger, books, notifications, clock, _ = started()
+    ledger, stored, notifications, clock, _ = started()
     notifications.notify()
     stopped = ledger.stopService()
     assert isinstance(stopped, Deferred) and not stopped.called
-    books.asked[0].callback(BATCH)
+    stored.calls[0].callback(BATCH)
     assert stopped.called
-    assert len(books.asked) == 1 and clock.getDelayedCalls() == []
+    assert len(stored.calls) == 1 and clock.getDelayedCalls() == []
     notifications.notify()
-    assert len(books.asked) == 1
+    assert len(stored.calls) == 1
 
 
 def test_expired_answers_are_swept_once_a_minute_batch_by_batch() -> None:
-    ledger, books, _, clock, _ = started(*[0] * 100)
-    assert len(books.swept) == 1
-    books.expired = SWEEP_BATCH + 1
+    ledger, stored, _, clock, _ = started(*[0] * 100)
+    assert len(stored.swept) == 1
+    stored.expired = SWEEP_BATCH + 1
     for _ in range(int(SWEEP_EVERY / POLL)):
         clock.advance(POLL)
-    assert [limit for _, limit in books.swept] == [SWEEP_BATCH] * 3
-    assert books.swept[0][0] == datetime.fromtimestamp(1000, UTC)
+    assert [limit for _, limit in stored.swept] == [SWEEP_BATCH] * 3
+    assert stored.swept[0][0] == datetime.fromtimestamp(1000, UTC)
     ledger.stopService()
 
 

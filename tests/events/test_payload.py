@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from mailsvc.events import payload
 from mailsvc.store.events.event_log import Fact, Mail
-from tests.http.strictclients import told
+from tests.http.strictclients import event_schema
 
 OURS = [kind for kind in payload.TYPES if kind.partition(".")[0] in ("email", "domain", "suppression")]
 AT = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
@@ -26,7 +26,7 @@ BOUNCED = {"type": "Permanent", "sub_type": "General", "reply": "550 5.1.1 user 
 
 
 def valid(kind: str, message: Any) -> None:
-    Draft202012Validator(told(kind)).validate(message)
+    Draft202012Validator(event_schema(kind)).validate(message)
 
 
 def fact(kind: str, recipient: int | None = 1, **data: Any) -> Fact:
@@ -39,13 +39,13 @@ def test_a_sample_is_what_the_event_would_be(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", payload.TYPES)
-def test_every_type_that_may_be_asked_for_has_a_sample(kind: str) -> None:
+def test_every_type_that_can_be_requested_has_a_sample(kind: str) -> None:
     assert set(payload.sample(kind, AT)) == {"type", "created_at", "data"}
 
 
 def test_only_types_that_are_documented_are_sent() -> None:
     table = (Path(__file__).parents[2] / "docs/webhooks.md").read_text("utf-8").partition("| type | when |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([a-z]+\.[a-z_]+)`", table)) == set(payload.SENT)
+    assert set(re.findall(r"`([a-z]+\.[a-z_]+(?:\.[a-z]+)?)`", table)) == set(payload.SENT)
 
 
 def test_a_bounce_from_its_keys() -> None:
@@ -90,6 +90,19 @@ def test_why_it_was_suppressed(data: dict[str, str], reason: str | None) -> None
     message = payload.render(fact("email.suppressed", **data, why="x"))
     valid("email.suppressed", message)
     assert message["data"]["suppressed"].get("reason") == reason  # type: ignore[index]
+
+
+def test_a_link_that_was_followed() -> None:
+    data = {"link": "https://example.com/a", "address": "192.0.2.0", "agent": "Mozilla/5.0", "method": "GET", "machine": "soon"}
+    message = payload.render(fact("email.clicked", None, **data))
+    valid("email.clicked", message)
+    assert message["data"]["to"] == ["a@example.net", "b@example.net"]  # type: ignore[index]
+    assert message["data"]["click"] == {  # type: ignore[index]
+        "ipAddress": "192.0.2.0", "link": "https://example.com/a", "timestamp": "2026-01-02T03:04:05.678Z", "userAgent": "Mozilla/5.0",
+    }  # fmt: skip
+    opened = payload.render(fact("email.opened", None, **data))
+    valid("email.opened", opened)
+    assert "click" not in opened["data"]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("data", [{}, {"reply": ""}, {"reason": "It was given up."}, {"reply": None, "type": "Transient"}])

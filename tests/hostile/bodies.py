@@ -20,8 +20,8 @@ def email(field: str = "", value: bytes = b"", **changes: object) -> bytes:
     """Returns an email as JSON. `value` is the raw JSON of `field`."""
     fields = {"from": "Hostile <a@hostile.example>", "to": "x@watch.example", "subject": "Hello", "text": "Hi.", **changes}
     fields.pop(field, None)
-    made = json.dumps(fields).encode()
-    return made if not field else made[:-1] + b', "%s": ' % field.encode() + value + b"}"
+    content = json.dumps(fields).encode()
+    return content if not field else content[:-1] + b', "%s": ' % field.encode() + value + b"}"
 
 
 @hostile("http")
@@ -188,6 +188,11 @@ def html(size: int) -> Made:
         "<": b"<",
         "</": b"</",
         "<a ": b"<a ",
+        "unclosed links": b"<a href=https://a.example/>",
+        "links without an end": b'<a href="https://a.example/',
+        "references in links": b"<a href=https://a.example/&amp;&#65;&lt>",
+        "untracked links": b"<a ses:no-track href=https://a.example/ ses:no-track>",
+        "ends of the body": b"</body>",
         "comments": b"<!--",
         "comments closed": b"<!---->",
         "CDATA": b"<![CDATA[",

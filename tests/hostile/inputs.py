@@ -18,39 +18,43 @@ LINE = 900
 
 @attrs.frozen
 class Family:
-    """A family for one target. `repeat`: how often each of its inputs is sent; None: as often as in the run's options."""
+    """A family for one target. `repeat`: how often each of its inputs is sent; None: as often as in the run's options.
+
+    `cpu`: the seconds of CPU that each MB may take.
+    """
 
     name: str
     target: str
     make: Callable[[int], Made]
     repeat: int | None = None
     most: int = SIZES["40 MB"]
+    cpu: float = 1.0
 
 
 FAMILIES: list[Family] = []
 
 
 def hostile(
-    *targets: str, repeat: int | None = None, most: int = SIZES["40 MB"]
+    *targets: str, repeat: int | None = None, most: int = SIZES["40 MB"], cpu: float = 1.0
 ) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
     """Registers a family for these targets. `most`: the largest size that they accept."""
 
     def register(make: Callable[[int], Made]) -> Callable[[int], Made]:
-        FAMILIES.extend(Family(make.__name__.replace("_", " "), target, make, repeat, most) for target in targets)
+        FAMILIES.extend(Family(make.__name__.replace("_", " "), target, make, repeat, most, cpu) for target in targets)
         return make
 
     return register
 
 
 def fill(unit: bytes, size: int, before: bytes = b"", after: bytes = b"") -> bytes:
-    """`unit` repeated between the two others, about `size` octets in all."""
+    """`unit` repeated between the two others, about `size` bytes in all."""
     return before + unit * max(1, (size - len(before) - len(after)) // len(unit)) + after
 
 
-def folded(octets: bytes) -> bytes:
+def folded(data: bytes) -> bytes:
     """The same with a fold wherever a line would be longer than SMTP takes."""
     lines = []
-    for line in octets.split(b"\r\n"):
+    for line in data.split(b"\r\n"):
         lines += [line[:LINE], *[b" " + line[at : at + LINE] for at in range(LINE, len(line), LINE)]]
     return b"\r\n".join(lines)
 

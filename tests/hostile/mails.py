@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.hostile.inputs import Made, fill, folded, hostile, numbered
+import base64
+import gzip
+from ipaddress import ip_address
+
+from tests.hostile.inputs import SIZES, Made, fill, folded, hostile, numbered
 
 HEADER_MOST = 250 * 1024  # larger headers are refused
 
@@ -42,8 +46,8 @@ def unfolded_headers(size: int) -> Made:
     yield from _parameters(size)
 
 
-def _folded(made: Made) -> Made:
-    for name, data in made:
+def _folded(mails: Made) -> Made:
+    for name, data in mails:
         yield name, folded(data)
 
 
@@ -297,6 +301,35 @@ def reports(size: int) -> Made:
     )
 
 
+@hostile("reports", most=SIZES["1 MB"])
+def received_reports(size: int) -> Made:
+    """`size` is that of the report itself; as mail it is smaller."""
+    record = b"<record><row><source_ip>192.0.2.1</source_ip><count>1</count></row></record>"
+    begin, end = b"<?xml version='1.0'?><feedback>", b"</feedback>"
+    for name, unit in {
+        "records": record, "elements": b"<b/>", "text": b"x", "comments": b"<!---->", "open elements": b"<a>", "entities": b"&amp;",
+        "cdata": b"<![CDATA[]]>", "instructions": b"<?x?>", "namespaces": b"<a:b xmlns:a='x'/>", "attributes": b"<a b='1' c='2' d='3'/>",
+    }.items():  # fmt: skip
+        yield f"XML {name}", packed(fill(unit, size, begin, end))
+    yield "XML one tag", packed(numbered(size, b" a%d=''".__mod__, begin + b"<a", b"/>" + end))
+    sources = numbered(size, lambda n: record.replace(b"192.0.2.1", str(ip_address(n)).encode()), begin, end)
+    yield "XML sources", packed(sources)
+    for name, unit in {"objects": b"{},", "arrays": b"[", "numbers": b"1,", "escapes": b'"\\u0000",'}.items():
+        yield f"JSON {name}", packed(fill(unit, size, b'{"policies":[', b"0]}"))
+    yield "a bomb", packed(bytes(200 * size))
+    yield "plain XML", attached(fill(record, size, begin, end))
+
+
+def packed(data: bytes) -> bytes:
+    return attached(gzip.compress(data))
+
+
+def attached(data: bytes) -> bytes:
+    """A mail with the data as its attachment."""
+    part = b"Content-Type: application/gzip; name=r.gz\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    return MIXED + b"\r\n--b\r\n" + part + base64.encodebytes(data).replace(b"\n", b"\r\n") + b"--b--\r\n"
+
+
 @hostile("exchange")
 def bounces_in_words(size: int) -> Made:
     head = b"From: MAILER-DAEMON@mx.example\r\nSubject: Undelivered mail returned\r\n\r\nYour message could not be delivered.\r\n\r\n"
@@ -326,3 +359,21 @@ def bounces_in_words(size: int) -> Made:
             f"{name} in the subject",
             fill(unit.replace(b"\r\n", b" "), size, b"From: MAILER-DAEMON@mx.example\r\nSubject: ", b"\r\n\r\nHi.\r\n"),
         )
+
+
+@hostile("exchange")
+def notifications(size: int) -> Made:
+    """What Amazon SES mails as JSON, and what people forward."""
+    head = b"From: no-reply@sns.amazonaws.com\r\nSubject: AWS Notification Message\r\n\r\n"
+    for name, unit in {
+        "keys": b'"bouncedRecipients"', "arrays": b"[", "objects": b'{"emailAddress":"a@b.example"},', "escapes": b"\\\\", "quotes": b'\\"',
+    }.items():  # fmt: skip
+        yield f"SES {name}", fill(unit, size, head + b'{"Message":"{\\"bouncedRecipients\\":[', b"\r\n")
+        yield f"SES {name} after a key", fill(unit, size, head + b'"bouncedRecipients":[', b"\r\n")
+    head = b"From: karl@b.example\r\nSubject: Fwd: Undelivered mail\r\n\r\n"
+    for name, unit in {
+        "quotes": b">", "senders": b"> From: MAILER-DAEMON\r\n", "quoted lines": b"> <a@b.example>: 550 no\r\n", "letters": b"From: a",
+    }.items():  # fmt: skip
+        yield f"forwarded {name}", fill(unit, size, head, b"\r\n")
+    nested = b"From: daemon@b.example\r\nSubject: Fwd: a\r\nContent-Type: message/rfc822\r\n\r\n"
+    yield "forwarded forwards", fill(nested, size, head.removesuffix(b"\r\n"))

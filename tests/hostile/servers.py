@@ -125,7 +125,7 @@ class Nameserver(asyncio.DatagramProtocol):
 
     def __init__(self) -> None:
         self.payload = b""
-        self.asked = 0
+        self.requests = 0
 
     async def start(self) -> str:
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class Nameserver(asyncio.DatagramProtocol):
             writer.close()
 
     def _answer(self, data: bytes) -> bytes:
-        self.asked += 1
+        self.requests += 1
         question = dns.message.from_wire(data)
         response = dns.message.make_response(question)
         name, kind = question.question[0].name, question.question[0].rdtype

@@ -47,7 +47,7 @@ def place(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, modu
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("size", "family"), PLAN, ids=[f"{size}, {family.target}, {family.name}" for size, family in PLAN])
-def test_nobody_is_held_up(place: Ground, runner: asyncio.Runner, size: str, family: Family) -> None:
+def test_nobody_is_delayed(place: Ground, runner: asyncio.Runner, size: str, family: Family) -> None:
     figures = runner.run(run_family(place, family, size, times=10 if size == CI[-1] else 1))
     runner.run(place.calibrate(0.1))
     place.figures += figures
@@ -58,8 +58,8 @@ def test_nobody_is_held_up(place: Ground, runner: asyncio.Runner, size: str, fam
 def test_inputs_have_about_the_size_that_was_asked_for() -> None:
     for family in FAMILIES:
         names = set()
-        for name, octets in family.make(64 * 1024):
-            assert isinstance(octets, bytes) and 0 < len(octets) < 200 * 1024, (family.name, name)
+        for name, data in family.make(64 * 1024):
+            assert isinstance(data, bytes) and 0 < len(data) < 200 * 1024, (family.name, name)
             names.add(name)
         assert len(names) == len(list(family.make(1000))), f"{family.name} has a name twice"
 

@@ -36,7 +36,7 @@ class Http:
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, request: bytes) -> int:
+    async def request(self, request: bytes) -> int:
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         assert self.reader is not None
@@ -62,7 +62,7 @@ async def health(port: int) -> None:
         if begun - due > 0.005:
             tell("late", due, begun - due)
         try:
-            status = await connection.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            status = await connection.request(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             tell("health", begun, time.monotonic() - begun if status == 200 else None)
         except (OSError, asyncio.IncompleteReadError):
             tell("health", begun, None)
@@ -88,7 +88,7 @@ class Mail:
         head = f"POST /emails HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.key}\r\nContent-Length: {len(body)}\r\n\r\n"
         begun = time.monotonic()
         try:
-            status = await self.connection.ask(head.encode() + body)
+            status = await self.connection.request(head.encode() + body)
             if status == 200:
                 await asyncio.wait_for(event.wait(), MAIL_MOST)
             tell("mail", begun, time.monotonic() - begun if status == 200 else None)

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.http.world import world  # noqa: F401
+from tests.http.api_rig import rig  # noqa: F401

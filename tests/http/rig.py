@@ -22,16 +22,18 @@ from mailsvc.http.api import Api, EventApi
 from mailsvc.http.gate import Limits
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.audience.context import AudienceContext
+from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.http.resources.domains import DomainContext
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Admitted
-from mailsvc.mail.envelope import EMPTY
 from mailsvc.net.fetch import FetchError, Reply
 from mailsvc.net.urls import Rules, read
 from mailsvc.runtime.budget import Budgets
 from mailsvc.store.logs.requests import NewLog
 from mailsvc.store.mail.emails import EmailView, RecipientView
+from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.messages import StoredMessage
 from mailsvc.store.people.api_keys import Caller
 from tests.http.contract import Contract
@@ -66,12 +68,12 @@ class Keys(Nothing):
 
     def __init__(self) -> None:
         self.slow = False
-        self.asked = 0
+        self.lookups = 0
         self.broken: Exception | None = None
         self._waiting: list[Deferred[None]] = []
 
     async def find(self, hash: bytes) -> Caller | None:
-        self.asked += 1
+        self.lookups += 1
         if self.slow:
             waiting: Deferred[None] = Deferred()
             self._waiting.append(waiting)
@@ -163,20 +165,20 @@ class Received:
 
 
 class Web:
-    """What links lead to: octets with a content type, or a sentence why not."""
+    """What links lead to: bytes with a content type, or a sentence why not."""
 
     def __init__(self) -> None:
         self.pages: dict[str, tuple[int, bytes, str]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def fetch(self, method: str, url: str, *, seconds: float, keep: int, reserve: Any, **_: Any) -> Reply:
-        self.asked.append(url)
+        self.requests.append(url)
         if url not in self.pages:
             raise FetchError("The connection was refused.")
-        status, octets, kind = self.pages[url]
-        if not reserve(len(octets[:keep])):
+        status, data, kind = self.pages[url]
+        if not reserve(len(data[:keep])):
             raise FetchError("There is not enough memory for the response at the moment.")
-        return Reply(status, Headers({"content-type": [kind]}), octets[:keep], len(octets) <= keep)
+        return Reply(status, Headers({"content-type": [kind]}), data[:keep], len(data) <= keep)
 
 
 class Inbox:
@@ -200,7 +202,8 @@ class Response:
     @property
     def any(self) -> Any:
         """The JSON, if it is some."""
-        return self.json if self.body and "json" in self.headers.get("content-type", "") else None
+        kind = self.headers.get("content-type", "")
+        return self.json if self.body and "json" in kind and "ndjson" not in kind else None
 
     @property
     def problem(self) -> tuple[int, str]:
@@ -237,7 +240,7 @@ class Rig:
             checks=self.checks,
             inbox=Inbox(),
             limits=self.limits,
-            domains=DomainContext(Nothing(), Nothing(), Nothing(), "us-east-1"),
+            domains=DomainContext(Nothing(), Nothing(), Nothing(), "us-east-1", Nothing()),
             requests=Nothing(),
             sessions=Nothing(),
             rollups=Nothing(),
@@ -246,6 +249,9 @@ class Rig:
                 lambda reader: Webhooks(Nothing(), Nothing(), reader, partial(read, rules=Rules())),
                 lambda reader: Suppressions(Nothing(), reader),
             ),
+            broadcasts=BroadcastContext(*[Nothing()] * 8, "", self._in_thread, Nothing(), lambda: NOW),
+            audience=AudienceContext(*[Nothing()] * 11),
+            erasing=Nothing(),
             link_secrets=lambda: (b"secret",),
             base_url="http://localhost",
             recorder=self.recorder if recorded else None,
@@ -261,7 +267,7 @@ class Rig:
     def connect(self, host: str = "192.0.2.1") -> Connection:
         return Connection(self, host)
 
-    def ask(self, method: str, path: str, body: object = b"", key: str | None = "ms_full", **headers: str) -> Response:
+    def request(self, method: str, path: str, body: object = b"", key: str | None = "ms_full", **headers: str) -> Response:
         """One request on a connection of its own."""
         connection = self.connect()
         connection.send(request(method, path, body, key, **headers))
@@ -270,9 +276,9 @@ class Rig:
             self.contract.check(method, path, response.status, response.headers.get("content-type", ""), response.any)
         return response
 
-    def ask_from(self, host: str, octets: bytes) -> Response:
+    def request_from(self, host: str, data: bytes) -> Response:
         connection = self.connect(host)
-        connection.send(octets)
+        connection.send(data)
         return connection.responses()[-1]
 
     async def _write(self, entries: Sequence[NewLog]) -> None:
@@ -286,9 +292,9 @@ class Connection:
         self.channel = rig.site.buildProtocol(None)
         self.channel.makeConnection(self.transport)
 
-    def send(self, octets: bytes, size: int | None = None) -> None:
-        for at in range(0, len(octets), size or len(octets) or 1):
-            self.channel.dataReceived(octets[at : at + (size or len(octets))])
+    def send(self, data: bytes, size: int | None = None) -> None:
+        for at in range(0, len(data), size or len(data) or 1):
+            self.channel.dataReceived(data[at : at + (size or len(data))])
 
     def hang_up(self) -> None:
         from twisted.internet.error import ConnectionDone
@@ -298,17 +304,33 @@ class Connection:
 
     def responses(self, *, head: bool = False) -> list[Response]:
         """All that came, read as strictly as a client would."""
-        octets, found = self.transport.value(), []
-        while octets:
-            block, _, octets = octets.partition(b"\r\n\r\n")
+        data, found = self.transport.value(), []
+        while data:
+            block, _, data = data.partition(b"\r\n\r\n")
             first, *lines = block.decode("latin-1").split("\r\n")
             if first == "HTTP/1.1 100 Continue":
                 continue
             headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+            if headers.get("transfer-encoding") == "chunked" and b"0\r\n\r\n" in data:
+                body, data = _whole(data)
+                headers["content-length"] = str(len(body))  # what came in the end
+                found.append(Response(int(first.split(" ")[1]), headers, body))
+                continue
             length = 0 if head else int(headers.get("content-length", 0))
-            found.append(Response(int(first.split(" ")[1]), headers, octets[:length]))
-            octets = octets[length:]
+            found.append(Response(int(first.split(" ")[1]), headers, data[:length]))
+            data = data[length:]
         return found
+
+
+def _whole(data: bytes) -> tuple[bytes, bytes]:
+    """A body that came in chunks, and what follows it."""
+    body = b""
+    while True:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        body, data = body + data[:length], data[length + 2 :]
+        if length == 0:
+            return body, data
 
 
 def request(method: str, path: str, body: object = b"", key: str | None = "ms_full", **headers: str) -> bytes:

@@ -74,7 +74,7 @@ def test_connections_per_address_are_limited() -> None:
     [response] = third.responses()
     assert response.problem == (503, "service_unavailable") and response.headers["retry-after"] == "5"
     assert response.headers["connection"] == "close"
-    assert rig.ask_from("192.0.2.2", HEALTH).status == 200
+    assert rig.request_from("192.0.2.2", HEALTH).status == 200
     first.hang_up()
     third.hang_up()
     assert rig.connect().responses() == [] and len(rig.site.connections) == 3
@@ -206,7 +206,7 @@ def test_client_that_leaves_frees_everything(how: str) -> None:
 
 
 def test_too_many_unread_responses_of_an_address_are_refused() -> None:
-    rig = Rig(spool=1 << 23)
+    rig = Rig(spool=1 << 24)
     readers = [Reader(rig) for _ in range(20)]
     for reader in readers:
         reader.send(LARGE)
@@ -236,7 +236,7 @@ def test_large_requests_take_turns_and_small_ones_do_not_wait() -> None:
     assert len(rig.intake.submitted) == 1 and rig.budget.api.work.waiting == 1
     assert rig.budget.api.memory.used == 0 < rig.budget.api.disk.used
     rig.intake.answer = None
-    assert rig.ask("POST", "/emails", GOOD).status == 200
+    assert rig.request("POST", "/emails", GOOD).status == 200
     waiting.callback(Admitted((uuid4(),)))
     assert [each.responses()[0].status for each in (first, second)] == [200, 200]
     assert rig.budget.used == 0

@@ -9,7 +9,7 @@ import pytest
 from tests.http.rig import GOOD, Rig
 from tests.http.strictclients import CLIENTS, complaints
 
-EMAIL: dict[str, Any] = Rig().ask("GET", "/emails").json["data"][0]
+EMAIL: dict[str, Any] = Rig().request("GET", "/emails").json["data"][0]
 
 
 def listed(**changes: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_contract_covers_existing_endpoints_only() -> None:
 def test_contract_finds_undescribed_responses() -> None:
     contract = Rig().contract
     kind = "application/json; charset=utf-8"
-    good = Rig().ask("POST", "/emails", GOOD).json
+    good = Rig().request("POST", "/emails", GOOD).json
     contract.check("POST", "/emails", 200, kind, good)
     for status, media, body in ((201, kind, good), (200, "text/html", good), (200, kind, {**good, "more": 1}), (200, kind, {})):
         with pytest.raises(AssertionError):

@@ -103,7 +103,7 @@ def test_every_response_has_the_rate_limit_headers() -> None:
 
 def test_real_responses_have_the_rate_limit_headers() -> None:
     for method, path, key in (("GET", "/emails", "ms_full"), ("GET", "/emails", None), ("GET", "/healthz", None), ("GET", "/x", "ms_full")):
-        headers = RIG.ask(method, path, key=key).headers
+        headers = RIG.request(method, path, key=key).headers
         assert {"ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"} <= set(headers), (method, path)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mailsvc.policy import Limits
 from tests.http.rig import Rig
-from tests.test_intake import World
+from tests.test_intake import Rig as IntakeRig
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": "zoe@example.net", "subject": "Hi", "html": "<p>x</p>"}
 
@@ -33,48 +33,48 @@ FIELDS = {
 @pytest.mark.parametrize("bad", ["\r\n", "\n", "\r", "\x00"])
 @pytest.mark.parametrize("field", FIELDS)
 def test_line_breaks_and_nul_are_refused(field: str, bad: str) -> None:
-    world = World()
+    intake_rig = IntakeRig()
     name = field.strip()
-    response = Rig(intake=world.intake()).ask("POST", "/emails", {**GOOD, name: FIELDS[field](bad)})
+    response = Rig(intake=intake_rig.intake()).request("POST", "/emails", {**GOOD, name: FIELDS[field](bad)})
     assert response.status == 422, response.body
     assert name in response.json["message"]
-    assert world.submissions == []
+    assert intake_rig.submissions == []
 
 
 @pytest.mark.parametrize("name", ["From", "to", "Date", "Message-ID", "DKIM-Signature", "Received", "Content-Type", "Bcc"])
 def test_reserved_headers_are_refused(name: str) -> None:
-    world = World()
-    response = Rig(intake=world.intake()).ask("POST", "/emails", {**GOOD, "headers": {name: "x"}})
+    intake_rig = IntakeRig()
+    response = Rig(intake=intake_rig.intake()).request("POST", "/emails", {**GOOD, "headers": {name: "x"}})
     assert response.problem == (422, "validation_error")
     assert "headers" in response.json["message"]
-    assert world.submissions == []
+    assert intake_rig.submissions == []
 
 
 def test_nul_in_a_body_is_handled() -> None:
-    response = Rig(intake=World().intake()).ask("POST", "/emails", {**GOOD, "html": "a\x00"})
+    response = Rig(intake=IntakeRig().intake()).request("POST", "/emails", {**GOOD, "html": "a\x00"})
     assert response.problem == (422, "validation_error")
 
 
 def test_foreign_domain_is_refused() -> None:
-    response = Rig(intake=World().intake()).ask("POST", "/emails", {**GOOD, "from": "a@elsewhere.test"})
+    response = Rig(intake=IntakeRig().intake()).request("POST", "/emails", {**GOOD, "from": "a@elsewhere.test"})
     assert response.problem == (403, "validation_error")
 
 
 def test_message_that_is_too_large_is_refused() -> None:
-    world = World()
-    rig = Rig(intake=world.intake(message=1000))
-    assert rig.ask("POST", "/emails", {**GOOD, "html": "x" * 1000}).problem == (413, "validation_error")
-    assert world.submissions == []
+    intake_rig = IntakeRig()
+    rig = Rig(intake=intake_rig.intake(message=1000))
+    assert rig.request("POST", "/emails", {**GOOD, "html": "x" * 1000}).problem == (413, "validation_error")
+    assert intake_rig.submissions == []
 
 
 def test_permissive_batch_refuses_only_the_bad_item() -> None:
-    world = World()
+    intake_rig = IntakeRig()
     items = [{**GOOD, "subject": f"n {i}"} for i in range(100)]
     items[42]["subject"] = "a\r\nBcc: x@example.net"
-    response = Rig(intake=world.intake()).ask("POST", "/emails/batch", items, x_batch_validation="permissive")
+    response = Rig(intake=intake_rig.intake()).request("POST", "/emails/batch", items, x_batch_validation="permissive")
     assert [error["index"] for error in response.json["errors"]] == [42]
-    assert len(response.json["data"]) == len(world.submissions[0].emails) == 99
-    assert {UUID(one["id"]) for one in response.json["data"]} == {email.email_id for email in world.submissions[0].emails}
+    assert len(response.json["data"]) == len(intake_rig.submissions[0].emails) == 99
+    assert {UUID(one["id"]) for one in response.json["data"]} == {email.email_id for email in intake_rig.submissions[0].emails}
 
 
 def test_default_limits() -> None:

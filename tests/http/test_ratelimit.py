@@ -26,8 +26,8 @@ def result(work: Any) -> Any:
 def test_window_is_one_second() -> None:
     clock = Clock()
     rate = RateLimit(clock, 2)
-    told = [rate.take("a") for _ in range(4)]
-    assert [(q.remaining, q.allowed) for q in told] == [(1, True), (0, True), (0, False), (0, False)]
+    quotas = [rate.take("a") for _ in range(4)]
+    assert [(q.remaining, q.allowed) for q in quotas] == [(1, True), (0, True), (0, False), (0, False)]
     clock.advance(1)
     assert rate.take("a") == Quota(2, 1, 1)
 
@@ -83,9 +83,9 @@ def test_processes_share_one_limit() -> None:
     clock = Clock()
     shared = Shared(clock)
     processes = [RateLimit(clock, 10, shared.lease, lambda: False) for _ in range(3)]
-    told = [result(processes[i % 3].take_shared(ACCOUNT)) for i in range(40)]
-    assert sum(quota.allowed for quota in told) == 10
-    assert all(0 <= quota.remaining < 10 for quota in told)
+    quotas = [result(processes[i % 3].take_shared(ACCOUNT)) for i in range(40)]
+    assert sum(quota.allowed for quota in quotas) == 10
+    assert all(0 <= quota.remaining < 10 for quota in quotas)
     assert shared.calls == 12, "after one refusal a process asks no more in this second"
     clock.advance(1)
     assert result(processes[0].take_shared(ACCOUNT)).allowed
@@ -112,7 +112,7 @@ def test_concurrent_requests_share_a_block() -> None:
         Deferred.fromCoroutine(rate.take_shared(ACCOUNT)).addBoth(found.append)
     assert (len(waiting), found) == (1, [])
     waiting.pop().callback(Block(1, 9, 0))
-    assert len(waiting) == 1, "those that arrived meanwhile are asked for together"
+    assert len(waiting) == 1, "those that arrived meanwhile are counted together"
     waiting.pop().callback(Block(2, 0, 0))
     assert [(quota.remaining, quota.allowed) for quota in found] == [(9, True), (1, True), (0, True), (0, False)]
 
@@ -140,34 +140,34 @@ def test_requests_pass_without_the_shared_count() -> None:
 
 def test_responses_have_rate_limit_headers() -> None:
     rig = Rig(rate=3)
-    asked = [("POST", "/emails"), ("GET", "/nope"), ("PUT", "/emails")]
-    told = [rig.ask(*one) for one in asked]
-    assert [response.status for response in told] == [400, 404, 405]
-    assert [response.headers["ratelimit-remaining"] for response in told] == ["2", "1", "0"]
-    limited = rig.ask("GET", "/emails")
+    requests = [("POST", "/emails"), ("GET", "/nope"), ("PUT", "/emails")]
+    responses = [rig.request(*one) for one in requests]
+    assert [response.status for response in responses] == [400, 404, 405]
+    assert [response.headers["ratelimit-remaining"] for response in responses] == ["2", "1", "0"]
+    limited = rig.request("GET", "/emails")
     assert limited.problem == (429, "rate_limit_exceeded")
     assert (limited.headers["retry-after"], limited.headers["ratelimit-remaining"]) == ("1", "0")
-    for response in (*told, limited, rig.ask("GET", "/healthz"), rig.ask("GET", "/emails", key=None)):
+    for response in (*responses, limited, rig.request("GET", "/healthz"), rig.request("GET", "/emails", key=None)):
         assert response.headers["ratelimit-reset"] == "1"
         assert response.headers["ratelimit"] == f'"default";r={response.headers["ratelimit-remaining"]};t=1'
     rig.clock.advance(1)
-    assert rig.ask("GET", "/emails").status == 200
+    assert rig.request("GET", "/emails").status == 200
 
 
 def test_account_can_have_its_own_limit() -> None:
     rig = Rig(rate=100)
-    told = [rig.ask("GET", "/emails", key="ms_three") for _ in range(4)]
-    assert [response.status for response in told] == [200, 200, 200, 429]
-    assert rig.ask("GET", "/emails").headers["ratelimit-limit"] == "100"
+    responses = [rig.request("GET", "/emails", key="ms_three") for _ in range(4)]
+    assert [response.status for response in responses] == [200, 200, 200, 429]
+    assert rig.request("GET", "/emails").headers["ratelimit-limit"] == "100"
 
 
 def test_request_without_a_valid_key_counts_for_its_address() -> None:
     rig = Rig(rate=2)
-    told = [rig.ask("GET", "/emails", key=key) for key in (None, "ms_wrong", None)]
-    assert [response.status for response in told] == [401, 403, 429]
-    assert rig.ask("GET", "/emails").status == 200
+    responses = [rig.request("GET", "/emails", key=key) for key in (None, "ms_wrong", None)]
+    assert [response.status for response in responses] == [401, 403, 429]
+    assert rig.request("GET", "/emails").status == 200
 
 
 def test_health_is_not_limited() -> None:
     rig = Rig(rate=1)
-    assert {rig.ask("GET", "/healthz", key=None).status for _ in range(5)} == {200}
+    assert {rig.request("GET", "/healthz", key=None).status for _ in range(5)} == {200}

@@ -21,7 +21,7 @@ ENTRY = NewLog(ACCOUNT, UUID(int=1), UUID(int=11), "GET", "/emails", 200, None, 
 
 def test_request_is_logged_after_its_response() -> None:
     rig = Rig(recorded=True)
-    rig.ask("POST", "/emails?x=1", GOOD, User_Agent="me/1")
+    rig.request("POST", "/emails?x=1", GOOD, User_Agent="me/1")
     assert rig.logged == []
     rig.clock.advance(1)
     [entry] = rig.logged
@@ -37,7 +37,7 @@ def test_request_is_logged_after_its_response() -> None:
 )
 def test_refusals_of_a_known_key_are_logged(method: str, path: str, key: str, status: int) -> None:
     rig = Rig(recorded=True)
-    rig.ask(method, path, key=key)
+    rig.request(method, path, key=key)
     rig.clock.advance(1)
     assert [(entry.status, json.loads(entry.response_body or "")["statusCode"]) for entry in rig.logged] == [(status, status)]
 
@@ -45,9 +45,9 @@ def test_refusals_of_a_known_key_are_logged(method: str, path: str, key: str, st
 def test_request_without_a_key_is_not_logged() -> None:
     rig = Rig(recorded=True)
     for key in (None, "ms_unknown", "nonsense"):
-        rig.ask("GET", "/emails", key=key)
-    rig.ask("GET", "/healthz")
-    rig.ask("GET", "/sandbox/emails")
+        rig.request("GET", "/emails", key=key)
+    rig.request("GET", "/healthz")
+    rig.request("GET", "/sandbox/emails")
     rig.clock.advance(1)
     assert rig.logged == []
 
@@ -95,7 +95,7 @@ def test_logged_body_is_json_of_limited_size(value: Any, most: int) -> None:
     text = Recorder(lambda _: Deferred(), Clock(), body_max=most).body(value)
     if text is not None:
         json.loads(text)
-        # A last text may go beyond, and an escaped character may take six octets.
+        # A last text may go beyond, and an escaped character may take six bytes.
         assert len(text) <= (most + TEXT_MAX + 100) * 6
 
 

@@ -45,20 +45,20 @@ class Request:
 
 def begin(request: Request, clock: Clock, count: int = 5) -> tuple[list[Any], list[int], list[str]]:
     """What running comes to, the chunks that were made, and whether making them was ended."""
-    made: list[int] = []
+    created: list[int] = []
     ended: list[str] = []
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         try:
             for number in range(count):
-                made.append(number)
+                created.append(number)
                 yield b"%d" % number
         finally:
             ended.append("ended")
 
     results: list[Any] = []
     Deferred.fromCoroutine(Flow(request, clock).run(chunks())).addBoth(results.append)
-    return results, made, ended
+    return results, created, ended
 
 
 def test_stream_writes_everything_in_order():
@@ -69,8 +69,8 @@ def test_stream_writes_everything_in_order():
 
 def test_stream_makes_one_chunk_for_a_slow_reader():
     request = Request(full_after=2)
-    results, made, _ = begin(request, Clock())
-    assert request.written == [b"0", b"1"] and made == [0, 1, 2] and not results
+    results, created, _ = begin(request, Clock())
+    assert request.written == [b"0", b"1"] and created == [0, 1, 2] and not results
     request.full_after = 1_000_000
     request.producer.resumeProducing()
     assert results == [True] and len(request.written) == 5
@@ -78,9 +78,9 @@ def test_stream_makes_one_chunk_for_a_slow_reader():
 
 def test_stream_ends_with_its_reader():
     request = Request(full_after=2)
-    results, made, ended = begin(request, Clock())
+    results, created, ended = begin(request, Clock())
     request.finished.errback(ConnectionDone())
-    assert results == [False] and made == [0, 1, 2] and request.written == [b"0", b"1"] and ended == ["ended"]
+    assert results == [False] and created == [0, 1, 2] and request.written == [b"0", b"1"] and ended == ["ended"]
 
 
 def test_stream_disconnects_a_stalled_reader():

@@ -70,7 +70,7 @@ def test_duplicate_name_is_found(pairs: list[tuple[str, Any]], comma: str, colon
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "expected"),
     [
         (b"", "empty"),
         (b"{", "line 1, column 2"),
@@ -90,11 +90,11 @@ def test_duplicate_name_is_found(pairs: list[tuple[str, Any]], comma: str, colon
         (b"{'a':1}", "not valid JSON"),
     ],
 )
-def test_error_names_the_field(raw: bytes, told: str) -> None:
+def test_error_names_the_field(raw: bytes, expected: str) -> None:
     for load in (strict_json.load, strict_json.load_large):
         with pytest.raises(Malformed) as wrong:
             load(raw)
-        assert told in str(wrong.value)
+        assert expected in str(wrong.value)
 
 
 def test_byte_order_mark_is_ignored() -> None:

@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from mailsvc.http.openapi import endpoints
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
+from tests.http.api_rig import GOOD, ApiRig
 from tests.http.rig import Rig
-from tests.http.world import GOOD, World
 
 
 def test_every_endpoint_is_described() -> None:
@@ -29,45 +29,52 @@ def test_operation_ids_are_unique() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    "contacts segments audiences topics broadcasts contact-properties templates automations events inboxes oauth/grants "
-    "emails/receiving emails/receiving/x emails/receiving/x/attachments".split(),
+    "templates automations events inboxes oauth/grants emails/receiving emails/receiving/x emails/receiving/x/attachments".split(),
 )
 def test_unavailable_collections_are_not_found(path: str) -> None:
-    response = Rig().ask("GET", f"/{path}")
+    response = Rig().request("GET", f"/{path}")
     assert response.problem == (404, "not_found") and response.json["message"] == "The requested endpoint does not exist."
-    assert Rig().ask("POST", f"/{path}").status in (404, 405)
+    assert Rig().request("POST", f"/{path}").status in (404, 405)
 
 
-async def make(world: World, **body: Any) -> Any:
-    response = await world.ask("POST", "/api-keys", {"name": "new", **body})
+async def make(rig: ApiRig, **body: Any) -> Any:
+    response = await rig.request("POST", "/api-keys", {"name": "new", **body})
     assert response.status == 201
     return response.json
 
 
 @pytest_twisted.ensureDeferred
-async def test_key_is_created_used_renamed_and_deleted(world: World) -> None:
-    made = await make(world)
-    assert (await world.ask("GET", "/emails", key=made["token"])).status == 200
-    await world.flush()
-    listed = (await world.ask("GET", "/api-keys")).json
+async def test_key_is_created_used_renamed_and_deleted(rig: ApiRig) -> None:
+    created = await make(rig)
+    assert (await rig.request("GET", "/emails", key=created["token"])).status == 200
+    await rig.flush()
+    listed = (await rig.request("GET", "/api-keys")).json
     assert [key["name"] for key in listed["data"]] == ["new", "a key"] and listed["has_more"] is False
     assert listed["data"][0]["last_used_at"] is not None
-    assert listed["data"][0]["hint"] == made["token"][:9]
-    renamed = await world.ask("PATCH", f"/api-keys/{made['id']}", {"name": "other", "id": made["id"]})
-    assert renamed.json == {"object": "api_key", "id": made["id"]}
-    assert (await world.ask("GET", "/api-keys")).json["data"][0]["name"] == "other"
-    assert (await world.ask("DELETE", f"/api-keys/{made['id']}")).json == {"object": "api_key", "id": made["id"], "deleted": True}
-    assert (await world.ask("GET", "/emails", key=made["token"])).problem == (403, "invalid_api_key")
-    assert (await world.ask("DELETE", f"/api-keys/{made['id']}")).problem == (404, "not_found")
+    assert listed["data"][0]["hint"] == created["token"][:9]
+    renamed = await rig.request("PATCH", f"/api-keys/{created['id']}", {"name": "other", "id": created["id"]})
+    assert renamed.json == {"object": "api_key", "id": created["id"]}
+    assert (await rig.request("GET", "/api-keys")).json["data"][0]["name"] == "other"
+    assert (await rig.request("DELETE", f"/api-keys/{created['id']}")).json == {"object": "api_key", "id": created["id"], "deleted": True}
+    assert (await rig.request("GET", "/emails", key=created["token"])).problem == (403, "invalid_api_key")
+    assert (await rig.request("DELETE", f"/api-keys/{created['id']}")).problem == (404, "not_found")
 
 
 @pytest_twisted.ensureDeferred
-async def test_sending_key_can_be_limited_to_a_domain(world: World) -> None:
-    made = await make(world, permission="sending_access", domain_id=str(world.domain_id))
-    assert (await world.ask("POST", "/emails", GOOD, key=made["token"])).status == 200
-    assert (await world.ask("GET", "/api-keys", key=made["token"])).problem == (401, "restricted_api_key")
-    [stored, _] = (await world.ask("GET", "/api-keys")).json["data"]
-    assert (stored["permission"], stored["domain_id"]) == ("sending_access", str(world.domain_id))
+async def test_key_expires_in_the_future(rig: ApiRig) -> None:
+    await make(rig, expires_at="2999-01-02T03:04:05+01:00")
+    assert (await rig.request("GET", "/api-keys")).json["data"][0]["expires_at"].startswith("2999-01-02")
+    for at in ("2020-01-01T00:00:00Z", "tomorrow", "2999-01-01T00:00:00"):
+        assert (await rig.request("POST", "/api-keys", {"name": "new", "expires_at": at})).status == 422
+
+
+@pytest_twisted.ensureDeferred
+async def test_sending_key_can_be_limited_to_a_domain(rig: ApiRig) -> None:
+    created = await make(rig, permission="sending_access", domain_id=str(rig.domain_id))
+    assert (await rig.request("POST", "/emails", GOOD, key=created["token"])).status == 200
+    assert (await rig.request("GET", "/api-keys", key=created["token"])).problem == (401, "restricted_api_key")
+    [stored, _] = (await rig.request("GET", "/api-keys")).json["data"]
+    assert (stored["permission"], stored["domain_id"]) == ("sending_access", str(rig.domain_id))
 
 
 @pytest.mark.parametrize(
@@ -88,73 +95,85 @@ async def test_sending_key_can_be_limited_to_a_domain(world: World) -> None:
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_invalid_key_is_refused(world: World, body: Any, problem: tuple[int, str]) -> None:
-    assert (await world.ask("POST", "/api-keys", body)).problem == problem
+async def test_invalid_key_is_refused(rig: ApiRig, body: Any, problem: tuple[int, str]) -> None:
+    assert (await rig.request("POST", "/api-keys", body)).problem == problem
 
 
 @pytest_twisted.ensureDeferred
-async def test_list_of_keys_is_complete_without_parameters(world: World) -> None:
-    ids = [(await make(world, name=f"{n}"))["id"] for n in range(25)][::-1]
-    everything = (await world.ask("GET", "/api-keys")).json
+async def test_list_of_keys_is_complete_without_parameters(rig: ApiRig) -> None:
+    ids = [(await make(rig, name=f"{n}"))["id"] for n in range(25)][::-1]
+    everything = (await rig.request("GET", "/api-keys")).json
     assert [key["id"] for key in everything["data"]][:25] == ids and len(everything["data"]) == 26
-    page = (await world.ask("GET", f"/api-keys?limit=3&after={ids[2]}")).json
+    page = (await rig.request("GET", f"/api-keys?limit=3&after={ids[2]}")).json
     assert ([key["id"] for key in page["data"]], page["has_more"]) == (ids[3:6], True)
-    before = (await world.ask("GET", f"/api-keys?limit=2&before={ids[5]}")).json
+    before = (await rig.request("GET", f"/api-keys?limit=2&before={ids[5]}")).json
     assert ([key["id"] for key in before["data"]], before["has_more"]) == (ids[3:5], True)
-    assert len((await world.ask("GET", f"/api-keys?after={ids[0]}")).json["data"]) == 20
+    assert len((await rig.request("GET", f"/api-keys?after={ids[0]}")).json["data"]) == 20
     for wrong in (f"after={ids[0]}&before={ids[1]}", "limit=0", "limit=101", "limit=x", "after=x", "limit=1&limit=2"):
-        assert (await world.ask("GET", f"/api-keys?{wrong}")).status == 422
+        assert (await rig.request("GET", f"/api-keys?{wrong}")).status == 422
 
 
 @pytest_twisted.ensureDeferred
-async def test_logs_show_requests(world: World) -> None:
-    sent = (await world.ask("POST", "/emails", GOOD, User_Agent="me/1")).json
-    await world.ask("POST", "/emails", {**GOOD, "to": "nobody"})
-    made = await make(world)
-    await world.ask("GET", f"/emails/{uuid4()}")
-    await world.flush()
-    page = (await world.ask("GET", "/logs?limit=10")).json["data"]
+async def test_logs_show_requests(rig: ApiRig) -> None:
+    sent = (await rig.request("POST", "/emails", GOOD, User_Agent="me/1")).json
+    await rig.request("POST", "/emails", {**GOOD, "to": "nobody"})
+    created = await make(rig)
+    await rig.request("GET", f"/emails/{uuid4()}")
+    await rig.flush()
+    page = (await rig.request("GET", "/logs?limit=10")).json["data"]
     assert [(entry["method"], entry["response_status"]) for entry in page] == [("GET", 404), ("POST", 201), ("POST", 422), ("POST", 200)]
-    one = (await world.ask("GET", f"/logs/{page[3]['id']}")).json
+    one = (await rig.request("GET", f"/logs/{page[3]['id']}")).json
     assert one["request_body"] == GOOD and one["response_body"] == sent
     assert (one["user_agent"], one["endpoint"]) == ("me/1", "/emails") and one["api_key_id"] is not None
-    secret = (await world.ask("GET", f"/logs/{page[1]['id']}")).json
-    assert made["token"] not in str(secret) and secret["response_body"]["id"] == made["id"]
-    wrong = (await world.ask("GET", f"/logs/{page[2]['id']}")).json
+    secret = (await rig.request("GET", f"/logs/{page[1]['id']}")).json
+    assert created["token"] not in str(secret) and secret["response_body"]["id"] == created["id"]
+    wrong = (await rig.request("GET", f"/logs/{page[2]['id']}")).json
     assert wrong["response_body"]["name"] == "validation_error"
     for status, count in (("422", 1), ("4xx", 2), ("2xx", 2), ("201", 1), ("5xx", 0)):
-        assert len((await world.ask("GET", f"/logs?status={status}")).json["data"]) == count, status
-    assert (await world.ask("GET", "/logs?status=9")).problem == (422, "validation_error")
-    assert (await world.ask("GET", f"/logs?after={page[0]['id']}&before={page[1]['id']}")).status == 422
-    assert (await world.ask("GET", f"/logs/{page[0]['id']}", key=world.foreign_key)).problem == (404, "not_found")
-    assert (await world.ask("GET", "/logs", key=world.foreign_key)).json["data"] == []
+        assert len((await rig.request("GET", f"/logs?status={status}")).json["data"]) == count, status
+    assert (await rig.request("GET", "/logs?status=9")).problem == (422, "validation_error")
+    assert (await rig.request("GET", f"/logs?after={page[0]['id']}&before={page[1]['id']}")).status == 422
+    assert (await rig.request("GET", f"/logs/{page[0]['id']}", key=rig.foreign_key)).problem == (404, "not_found")
+    assert (await rig.request("GET", "/logs", key=rig.foreign_key)).json["data"] == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_logs_show_smtp_sessions(world: World) -> None:
+async def test_logs_show_smtp_sessions(rig: ApiRig) -> None:
     now = datetime.now(UTC)
-    receipts = SmtpSessions(world.pool, world.site.reactor)
+    receipts = SmtpSessions(rig.pool, rig.site.reactor)
     key = uuid4()
     good, bad = (SmtpSession(uuid7(now.timestamp()), key, now, now + timedelta(seconds=2), 587, "TLSv1.3", 2, n, "S: 220") for n in (0, 1))
-    await gatherResults([Deferred.fromCoroutine(receipts.add(world.account_id, one)) for one in (good, bad)])
-    page = (await world.ask("GET", "/logs?source=smtp")).json["data"]
+    await gatherResults([Deferred.fromCoroutine(receipts.add(rig.account_id, one)) for one in (good, bad)])
+    page = (await rig.request("GET", "/logs?source=smtp")).json["data"]
     assert [(entry["id"], entry["response_status"], entry["duration_ms"]) for entry in page] == [
         (str(bad.receipt_id), 550, 2000.0),
         (str(good.receipt_id), 250, 2000.0),
     ]
     assert page[0]["smtp"] == {"port": 587, "tls": "TLSv1.3", "mails": 2, "refusals": 1}
-    one = (await world.ask("GET", f"/logs/{good.receipt_id}")).json
+    one = (await rig.request("GET", f"/logs/{good.receipt_id}")).json
     assert one["smtp"]["transcript"] == "S: 220" and one["object"] == "log"
-    older = (await world.ask("GET", f"/logs?source=smtp&limit=1&after={bad.receipt_id}")).json
+    older = (await rig.request("GET", f"/logs?source=smtp&limit=1&after={bad.receipt_id}")).json
     assert [entry["id"] for entry in older["data"]] == [str(good.receipt_id)] and older["has_more"] is False
-    assert (await world.ask("GET", f"/logs/{good.receipt_id}", key=world.foreign_key)).problem == (404, "not_found")
-    assert (await world.ask("GET", "/logs?source=smtp", key=world.foreign_key)).json["data"] == []
+    assert (await rig.request("GET", f"/logs/{good.receipt_id}", key=rig.foreign_key)).problem == (404, "not_found")
+    assert (await rig.request("GET", "/logs?source=smtp", key=rig.foreign_key)).json["data"] == []
     for wrong in ("source=fax", "source=smtp&status=550"):
-        assert (await world.ask("GET", f"/logs?{wrong}")).problem == (422, "validation_error")
+        assert (await rig.request("GET", f"/logs?{wrong}")).problem == (422, "validation_error")
 
 
 @pytest_twisted.ensureDeferred
-async def test_description_is_public(world: World) -> None:
-    response = await world.ask("GET", "/openapi.json", key="")
-    assert response.status == 200 and response.json == world.contract.document
+async def test_description_is_public(rig: ApiRig) -> None:
+    response = await rig.request("GET", "/openapi.json", key="")
+    assert response.status == 200 and response.json == rig.contract.document
     assert response.json["openapi"].startswith("3.1")
+
+
+@pytest_twisted.ensureDeferred
+async def test_key_is_limited_to_networks(rig: ApiRig) -> None:
+    near = await make(rig, networks=["0.0.0.0/0", "192.0.2.7"])
+    far = await make(rig, networks="203.0.113.0/24")
+    assert (await rig.request("GET", "/emails", key=near["token"])).status == 200
+    assert (await rig.request("GET", "/emails", key=far["token"])).problem == (401, "restricted_api_key")
+    listed = {key["id"]: key["networks"] for key in (await rig.request("GET", "/api-keys")).json["data"]}
+    assert (listed[near["id"]], listed[far["id"]]) == (["0.0.0.0/0", "192.0.2.7/32"], ["203.0.113.0/24"])
+    for networks in (["192.0.2.1/24"], ["x"], ["192.0.2.1"] * 21, ["2001:db8::1"]):
+        assert (await rig.request("POST", "/api-keys", {"name": "new", "networks": networks})).status == 422

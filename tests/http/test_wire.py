@@ -32,8 +32,8 @@ def test_requests_are_the_same_in_any_chunking(size: int) -> None:
     rig = Rig()
     connection = rig.connect()
     body = json.dumps(GOOD).encode()
-    octets = request("POST", "/emails", GOOD) + MANY + chunked(body[:7], body[7:]) + b"0\r\n\r\n" + request("GET", "/emails")
-    connection.send(octets, size)
+    data = request("POST", "/emails", GOOD) + MANY + chunked(body[:7], body[7:]) + b"0\r\n\r\n" + request("GET", "/emails")
+    connection.send(data, size)
     assert [response.status for response in connection.responses()] == [200, 200, 200]
     assert len(rig.intake.submitted) == 2
     assert not connection.transport.disconnecting
@@ -128,7 +128,7 @@ def test_failed_lookup_is_503() -> None:
     rig = Rig()
     rig.keys.broken = RuntimeError("secret detail")
     with capturedLogs() as logs:
-        response = rig.ask("POST", "/emails", GOOD)
+        response = rig.request("POST", "/emails", GOOD)
     assert response.problem == (500, "application_error")
     assert b"secret detail" not in response.body
     error_id = response.json["message"].rpartition(" ")[2]
@@ -184,7 +184,7 @@ def test_announced_body_takes_no_budget_until_it_arrives() -> None:
     assert rig.budget.used == 0 and not any(each.responses() for each in others)
     others[0].send(b"x" * 500)
     assert rig.budget.used == 500
-    assert rig.ask("POST", "/emails", GOOD).status == 200
+    assert rig.request("POST", "/emails", GOOD).status == 200
     for each in others:
         each.hang_up()
     assert rig.budget.used == 0
@@ -196,7 +196,7 @@ def test_body_that_cannot_fit_is_refused_immediately() -> None:
     connection.send(head("Content-Length: 900"))
     [response] = connection.responses()
     assert response.problem == (503, "service_unavailable") and response.headers["retry-after"] == "1"
-    assert rig.ask("POST", "/emails", GOOD).status == 200 and rig.budget.used == 0
+    assert rig.request("POST", "/emails", GOOD).status == 200 and rig.budget.used == 0
 
 
 def test_chunked_bodies_are_counted_as_they_arrive() -> None:
@@ -211,7 +211,7 @@ def test_chunked_bodies_are_counted_as_they_arrive() -> None:
 def test_large_body_is_spooled_and_read_in_a_thread() -> None:
     rig = Rig(spool_above=1000)
     content = list(bytes(range(256)) * 8)
-    assert rig.ask("POST", "/emails", {**GOOD, "attachments": [{"content": content}]}).status == 200
+    assert rig.request("POST", "/emails", {**GOOD, "attachments": [{"content": content}]}).status == 200
     assert rig.threads
     [(_, [email], _, _)] = rig.intake.submitted
     assert email.content.attachments[0].content == bytes(content)
@@ -283,7 +283,7 @@ def test_finished_request_leaves_no_timer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "status"),
+    ("data", "status"),
     [
         (b"POST /emails HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400),
         (b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n0\r\n\r\n", 400),
@@ -304,10 +304,10 @@ def test_finished_request_leaves_no_timer() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [None, 1000, 3])
-def test_invalid_http_is_answered_once_in_json(octets: bytes, status: int, size: int | None) -> None:
+def test_invalid_http_is_answered_once_in_json(data: bytes, status: int, size: int | None) -> None:
     rig = Rig()
     connection = rig.connect()
-    connection.send(octets + b"GET /emails HTTP/1.1\r\nHost: x\r\n\r\n", size)
+    connection.send(data + b"GET /emails HTTP/1.1\r\nHost: x\r\n\r\n", size)
     [response] = connection.responses()
     assert response.problem == (status, "validation_error")
     assert response.headers["content-type"] == "application/json; charset=utf-8"
@@ -326,6 +326,27 @@ def test_other_connections_get_a_turn_between_pipelined_requests() -> None:
     rig.clock.advance(0)
     answered.append(len(connection.responses()))
     assert answered == [10, 26]
+
+
+def test_other_connections_get_a_turn_between_many_small_chunks() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    body = json.dumps(GOOD | {"text": "x" * 9000}).encode()
+    connection.send(MANY + chunked(*(body[n : n + 1] for n in range(len(body)))) + b"0\r\n\r\n" + request("GET", "/emails"))
+    unfinished = connection.channel._unfinished()
+    assert unfinished is not None and unfinished.received < 600
+    rig.clock.advance(0)
+    assert [response.status for response in connection.responses()] == [200, 200]
+    assert rig.budget.used == 0
+
+
+def test_connection_lost_between_small_chunks_is_forgotten() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(MANY + chunked(*[b"x"] * 5000))
+    connection.hang_up()
+    rig.clock.advance(1)
+    assert connection.responses() == [] and rig.budget.used == 0 and not rig.clock.getDelayedCalls()
 
 
 def test_connection_lost_between_pipelined_requests_is_forgotten() -> None:
@@ -350,14 +371,14 @@ def test_too_many_and_too_large_headers_have_different_errors() -> None:
 
 def test_status_line_has_the_registered_phrase() -> None:
     rig = Rig()
-    for octets, line in {
+    for data, line in {
         request("POST", "/emails", {**GOOD, "to": 1}): b"422 Unprocessable Content",
         request("POST", "/emails", GOOD): b"200 OK",
         request("BREW", "/emails"): b"501 Not Implemented",
         head("Content-Length: 1000000000"): b"413 Content Too Large",
     }.items():
         connection = rig.connect()
-        connection.send(octets)
+        connection.send(data)
         assert connection.transport.value().startswith(b"HTTP/1.1 " + line + b"\r\n")
 
 
@@ -406,13 +427,13 @@ def test_http_1_0_and_absolute_form_are_accepted() -> None:
 
 
 def test_compressed_body_is_refused() -> None:
-    response = Rig().ask("POST", "/emails", GOOD, Content_Encoding="gzip")
+    response = Rig().request("POST", "/emails", GOOD, Content_Encoding="gzip")
     assert response.problem == (415, "validation_error")
     assert response.headers["accept-encoding"] == "identity"
 
 
 def test_form_is_not_parsed() -> None:
-    response = Rig().ask("POST", "/emails", b"a=b", Content_Type="application/x-www-form-urlencoded")
+    response = Rig().request("POST", "/emails", b"a=b", Content_Type="application/x-www-form-urlencoded")
     assert response.problem == (415, "validation_error")
 
 
@@ -495,9 +516,9 @@ def test_drain_closes_idle_connections_and_finishes_requests() -> None:
 def test_access_log_has_no_secrets_and_no_addresses() -> None:
     rig = Rig()
     with capturedLogs() as logs:
-        rig.ask("POST", "/emails", GOOD)
-        rig.ask("GET", "/contacts/a%40example.com?token=ms_full")
+        rig.request("POST", "/emails", GOOD)
+        rig.request("GET", "/contacts/a%40example.com?token=ms_full")
     lines: list[dict[str, Any]] = [dict(event) for event in logs]
     assert [(line["method"], line["path"], line["status"]) for line in lines] == [("POST", "/emails", 200), ("GET", "/contacts/*", 404)]
-    for told in ("ms_full", "example", "token"):
-        assert told not in str(lines).replace(str(lines[0]["log_logger"]), "")
+    for private in ("ms_full", "example", "token"):
+        assert private not in str(lines).replace(str(lines[0]["log_logger"]), "")

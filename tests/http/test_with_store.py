@@ -9,14 +9,14 @@ import pytest_twisted
 from twisted.internet.defer import gatherResults
 from twisted.logger import capturedLogs
 
-from tests.http.world import GOOD, World
+from tests.http.api_rig import GOOD, ApiRig
 
 
 @pytest_twisted.ensureDeferred
-async def test_sent_email_can_be_read_back(world: World) -> None:
-    sent = await world.ask("POST", "/emails", {**GOOD, "cc": "c@example.net", "tags": [{"name": "k", "value": "v"}]})
+async def test_sent_email_can_be_read_back(rig: ApiRig) -> None:
+    sent = await rig.request("POST", "/emails", {**GOOD, "cc": "c@example.net", "tags": [{"name": "k", "value": "v"}]})
     assert sent.status == 200
-    read = (await world.ask("GET", f"/emails/{sent.json['id']}")).json
+    read = (await rig.request("GET", f"/emails/{sent.json['id']}")).json
     assert (read["object"], read["id"], read["last_event"], read["scheduled_at"]) == ("email", sent.json["id"], "sent", None)
     assert (read["from"], read["to"], read["cc"], read["bcc"]) == ("Acme <hello@example.test>", ["zoe@example.net"], ["c@example.net"], [])
     assert (read["subject"], read["html"], read["tags"]) == ("Grüße", "<p>Hello</p>", [{"name": "k", "value": "v"}])
@@ -27,77 +27,77 @@ async def test_sent_email_can_be_read_back(world: World) -> None:
         ("c@example.net", "queued", 0),
     ]
     assert all(r["reason"] and r["next_attempt_at"] for r in read["recipients"])
-    assert (await world.ask("GET", f"/emails/{sent.json['id']}", key=world.foreign_key)).status == 404
-    assert (await world.ask("GET", "/emails", key=world.foreign_key)).json["data"] == []
+    assert (await rig.request("GET", f"/emails/{sent.json['id']}", key=rig.foreign_key)).status == 404
+    assert (await rig.request("GET", "/emails", key=rig.foreign_key)).json["data"] == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_pages_are_newest_first(world: World) -> None:
-    ids = [(await world.ask("POST", "/emails", GOOD)).json["id"] for _ in range(3)][::-1]
-    first = (await world.ask("GET", "/emails?limit=2")).json
+async def test_pages_are_newest_first(rig: ApiRig) -> None:
+    ids = [(await rig.request("POST", "/emails", GOOD)).json["id"] for _ in range(3)][::-1]
+    first = (await rig.request("GET", "/emails?limit=2")).json
     assert ([item["id"] for item in first["data"]], first["has_more"]) == (ids[:2], True)
-    second = (await world.ask("GET", f"/emails?limit=2&after={ids[1]}")).json
+    second = (await rig.request("GET", f"/emails?limit=2&after={ids[1]}")).json
     assert ([item["id"] for item in second["data"]], second["has_more"]) == (ids[2:], False)
 
 
 @pytest_twisted.ensureDeferred
-async def test_scheduled_email_can_be_rescheduled_and_canceled(world: World) -> None:
-    sent = await world.ask("POST", "/emails", {**GOOD, "scheduled_at": "in 1 hour"})
+async def test_scheduled_email_can_be_rescheduled_and_canceled(rig: ApiRig) -> None:
+    sent = await rig.request("POST", "/emails", {**GOOD, "scheduled_at": "in 1 hour"})
     path = f"/emails/{sent.json['id']}"
-    read = (await world.ask("GET", path)).json
+    read = (await rig.request("GET", path)).json
     assert read["last_event"] == "scheduled"
     assert read["recipients"][0]["status"] == "scheduled"
     later = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
-    assert (await world.ask("PATCH", path, {"scheduled_at": later.isoformat()})).json == {"object": "email", "id": sent.json["id"]}
-    assert (await world.ask("GET", path)).json["scheduled_at"] == f"{later:%Y-%m-%d %H:%M:%S}+00"
-    assert (await world.ask("POST", f"{path}/cancel")).status == 200
-    assert (await world.ask("GET", path)).json["last_event"] == "canceled"
-    assert (await world.ask("PATCH", path, {"scheduled_at": later.isoformat()})).status == 422
-    assert (await world.ask("POST", f"/emails/{UUID(int=5)}/cancel")).status == 404
+    assert (await rig.request("PATCH", path, {"scheduled_at": later.isoformat()})).json == {"object": "email", "id": sent.json["id"]}
+    assert (await rig.request("GET", path)).json["scheduled_at"] == f"{later:%Y-%m-%d %H:%M:%S}+00"
+    assert (await rig.request("POST", f"{path}/cancel")).status == 200
+    assert (await rig.request("GET", path)).json["last_event"] == "canceled"
+    assert (await rig.request("PATCH", path, {"scheduled_at": later.isoformat()})).status == 422
+    assert (await rig.request("POST", f"/emails/{UUID(int=5)}/cancel")).status == 404
 
 
 @pytest_twisted.ensureDeferred
-async def test_hundred_requests_with_one_idempotency_key_send_one_email(world: World) -> None:
-    told = await gatherResults([world.ask("POST", "/emails", GOOD, Idempotency_Key="once/1") for _ in range(100)])
-    again = await world.ask("POST", "/emails", dict(reversed(GOOD.items())), Idempotency_Key="once/1")
-    assert {response.json.get("id", again.json["id"]) for response in told} == {again.json["id"]}
-    assert {response.json.get("name", "") for response in told} <= {"", "concurrent_idempotent_requests"}
-    assert len((await world.ask("GET", "/emails")).json["data"]) == 1
-    other = await world.ask("POST", "/emails", {**GOOD, "subject": "Other"}, Idempotency_Key="once/1")
+async def test_hundred_requests_with_one_idempotency_key_send_one_email(rig: ApiRig) -> None:
+    responses = await gatherResults([rig.request("POST", "/emails", GOOD, Idempotency_Key="once/1") for _ in range(100)])
+    again = await rig.request("POST", "/emails", dict(reversed(GOOD.items())), Idempotency_Key="once/1")
+    assert {response.json.get("id", again.json["id"]) for response in responses} == {again.json["id"]}
+    assert {response.json.get("name", "") for response in responses} <= {"", "concurrent_idempotent_requests"}
+    assert len((await rig.request("GET", "/emails")).json["data"]) == 1
+    other = await rig.request("POST", "/emails", {**GOOD, "subject": "Other"}, Idempotency_Key="once/1")
     assert other.problem == (409, "invalid_idempotent_request")
-    batch = await world.ask("POST", "/emails/batch", [GOOD], Idempotency_Key="once/1")
+    batch = await rig.request("POST", "/emails/batch", [GOOD], Idempotency_Key="once/1")
     assert batch.status == 200
 
 
 @pytest_twisted.ensureDeferred
-async def test_refused_request_releases_its_idempotency_key(world: World) -> None:
-    refused = await world.ask("POST", "/emails", {**GOOD, "from": "a@elsewhere.test"}, Idempotency_Key="k")
+async def test_refused_request_releases_its_idempotency_key(rig: ApiRig) -> None:
+    refused = await rig.request("POST", "/emails", {**GOOD, "from": "a@elsewhere.test"}, Idempotency_Key="k")
     assert refused.problem == (403, "validation_error")
-    assert (await world.ask("POST", "/emails", GOOD, Idempotency_Key="k")).status == 200
+    assert (await rig.request("POST", "/emails", GOOD, Idempotency_Key="k")).status == 200
 
 
 @pytest_twisted.ensureDeferred
-async def test_permissive_batch_is_replayed_with_its_errors(world: World) -> None:
+async def test_permissive_batch_is_replayed_with_its_errors(rig: ApiRig) -> None:
     items = [{**GOOD, "to": "nobody"}, GOOD, {**GOOD, "from": "a@elsewhere.test"}, GOOD]
     headers = {"x_batch_validation": "permissive", "Idempotency_Key": "k"}
-    first = await world.ask("POST", "/emails/batch", items, **headers)
+    first = await rig.request("POST", "/emails/batch", items, **headers)
     assert [error["index"] for error in first.json["errors"]] == [0, 2]
     assert len(first.json["data"]) == 2
-    assert (await world.ask("POST", "/emails/batch", items, **headers)).json == first.json
-    assert len((await world.ask("GET", "/emails")).json["data"]) == 2
+    assert (await rig.request("POST", "/emails/batch", items, **headers)).json == first.json
+    assert len((await rig.request("GET", "/emails")).json["data"]) == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_revoked_or_foreign_key_sends_nothing(world: World) -> None:
-    assert (await world.ask("POST", "/emails", GOOD, key=world.foreign_key)).problem == (403, "validation_error")
-    assert (await world.ask("POST", "/emails", GOOD, key=world.key[:-1] + "!")).problem == (403, "invalid_api_key")
+async def test_revoked_or_foreign_key_sends_nothing(rig: ApiRig) -> None:
+    assert (await rig.request("POST", "/emails", GOOD, key=rig.foreign_key)).problem == (403, "validation_error")
+    assert (await rig.request("POST", "/emails", GOOD, key=rig.key[:-1] + "!")).problem == (403, "invalid_api_key")
 
 
 @pytest_twisted.ensureDeferred
-async def test_log_line_names_the_emails_of_the_request(world: World) -> None:
+async def test_log_line_names_the_emails_of_the_request(rig: ApiRig) -> None:
     with capturedLogs() as events:
-        one = (await world.ask("POST", "/emails", GOOD)).json["id"]
-        two = [item["id"] for item in (await world.ask("POST", "/emails/batch", [GOOD, GOOD])).json["data"]]
-        await world.ask("GET", "/emails")
+        one = (await rig.request("POST", "/emails", GOOD)).json["id"]
+        two = [item["id"] for item in (await rig.request("POST", "/emails/batch", [GOOD, GOOD])).json["data"]]
+        await rig.request("GET", "/emails")
     named = [event.get("email_id") for event in events if event["log_namespace"] == "mailsvc.http.request"]
     assert named == [one, " ".join(two), None]

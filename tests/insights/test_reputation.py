@@ -30,11 +30,11 @@ class Names:
     """A fake resolver. Unknown names do not exist; `slow` delays every answer."""
 
     known: dict[tuple[str, str], Any] = attrs.field(factory=dict)
-    asked: list[tuple[str, str]] = attrs.field(factory=list)
+    lookups: list[tuple[str, str]] = attrs.field(factory=list)
     slow: Deferred[None] | None = None
 
     async def _look(self, kind: str, name: str) -> Any:
-        self.asked.append((kind, name))
+        self.lookups.append((kind, name))
         if self.slow is not None:
             await self.slow
         found = self.known.get((kind, name))
@@ -77,18 +77,18 @@ def test_facts_are_looked_up_in_the_background_and_cached():
     found, clock = reputation(names)
     facts, more = found.facts(DOMAIN)
     assert more and facts.servers == () and facts.receives is None and facts.records[0].correct
-    asked = len(names.asked)
-    assert found.facts(DOMAIN)[1] and len(names.asked) == asked  # not looked up twice
+    before = len(names.lookups)
+    assert found.facts(DOMAIN)[1] and len(names.lookups) == before  # not looked up twice
     names.slow.callback(None)  # type: ignore[union-attr]
     facts, more = found.facts(DOMAIN)
     assert not more and facts.servers == (Server("8.8.4.1", "out.example.net", True, ("out.example.net",)),)
-    asked = len(names.asked)
+    before = len(names.lookups)
     clock.advance(HOUR - 1)
     found.facts(DOMAIN)
-    assert len(names.asked) == asked
+    assert len(names.lookups) == before
     clock.advance(1)
     found.facts(DOMAIN)
-    assert len(names.asked) > asked
+    assert len(names.lookups) > before
 
 
 def test_the_records_of_the_last_domain_check_are_included():
@@ -124,11 +124,15 @@ def test_blocklists_that_refuse_our_queries_are_ignored():
 
 def test_linked_hosts_are_looked_up_in_configured_domain_lists():
     names = Names({("A", "bad.test.dbl"): ("127.0.1.2",)})
-    facts, _ = reputation(names, domain_lists=["dbl"], identities=[])[0].facts(DOMAIN, ["bad.test"])
-    assert (facts.listed, facts.blocklists) == ((Listed("bad.test", "dbl"),), ("dbl",))
+    found, _ = reputation(names, domain_lists=["dbl"], identities=[])
+    assert found.linked(["bad.test", "good.test"]) == ([Listed("bad.test", "dbl")], False)
+    facts, _ = found.facts(DOMAIN)
+    assert (facts.listed, facts.blocklists) == ((), ("dbl",))  # a link is not a problem of the domain
+    slow = Names(slow=Deferred())
+    assert reputation(slow, domain_lists=["dbl"], identities=[])[0].linked(["bad.test"]) == ([], True)
     quiet = Names()
-    reputation(quiet, identities=[])[0].facts(DOMAIN, ["bad.test"])
-    assert not [name for _, name in quiet.asked if "bad.test" in name]
+    assert reputation(quiet, identities=[])[0].linked(["bad.test"]) == ([], False)
+    assert quiet.lookups == []
 
 
 def test_private_addresses_are_not_checked():
@@ -150,7 +154,7 @@ def test_a_logo_is_looked_up_at_the_domain_and_its_organization():
 def test_a_trusted_domain_is_not_looked_up():
     names = Names()
     facts, more = reputation(names)[0].facts(attrs.evolve(DOMAIN, trusted=True, status="not_started"))
-    assert not names.asked and facts.records == () and not more
+    assert not names.lookups and facts.records == () and not more
 
 
 def test_rates_cover_seven_days():

@@ -290,8 +290,8 @@ def test_literals_and_unqualified_domains_are_recognized(text: bytes, null: bool
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_any_parsed_path_is_safe_in_a_command(octets: bytes, smtputf8: bool) -> None:
-    for text in (b"<" + octets + b">", b"<" + octets + b"@b.example>", b'<"' + octets + b'"@b.example>'):
+def test_any_parsed_path_is_safe_in_a_command(data: bytes, smtputf8: bool) -> None:
+    for text in (b"<" + data + b">", b"<" + data + b"@b.example>", b'<"' + data + b'"@b.example>'):
         try:
             path, _ = parse_path(text, smtputf8)
         except AddressError:
@@ -308,18 +308,18 @@ def outcome(parse: Callable[[bytes, bool], object], text: bytes) -> object:
         return type(error), str(error)
 
 
-OCTETS = [b"a", b"B", b"9", b".", b"-", b"@", b"xn--", b"<", b">", b" ", b'"', b"_", b"\xc3\xa9", b"[", b"\0"]
+PIECES = [b"a", b"B", b"9", b".", b"-", b"@", b"xn--", b"<", b">", b" ", b'"', b"_", b"\xc3\xa9", b"[", b"\0"]
 
 
 def long(local: int, address: int) -> bytes:
-    """So many octets before the @, and in all."""
+    """So many bytes before the @, and in all."""
     domain = b"b" * 60 + (b"." + b"c" * 60) * 2 + b"."
     return b"a" * local + b"@" + domain + b"d" * (address - local - 1 - len(domain))
 
 
 NEARLY_PLAIN = st.one_of(
     st.from_regex(rb"[a-z.+]{1,4}@[A-Za-z0-9.-]{1,12}", fullmatch=True),
-    st.lists(st.sampled_from(OCTETS)).map(b"".join),
+    st.lists(st.sampled_from(PIECES)).map(b"".join),
     st.builds(long, st.integers(62, 66), st.integers(253, 257)),
 )
 

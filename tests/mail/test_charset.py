@@ -41,13 +41,13 @@ def test_unknown_charsets_are_guessed(name: str) -> None:
 
 
 def test_unknown_names_are_not_looked_up_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    codecs.register(lambda name: asked.append(name))
+    names: list[str] = []
+    codecs.register(lambda name: names.append(name))
     known = set(sys.modules)
     for number in range(1000):
         charset.decode(b"x", f"x-mailsvc-{number}")
     encoded_word.decode("".join(f"=?x-mailsvc-word-{number}?q?a?= " for number in range(1000)))
-    assert [name for name in asked if "mailsvc" in name] == []
+    assert [name for name in names if "mailsvc" in name] == []
     assert {name for name in sys.modules if "mailsvc_" in name} <= known
 
 
@@ -55,8 +55,8 @@ def test_text_is_decoded_in_slices_like_a_whole() -> None:
     text = "日本語 と é " * 10_000
     for codec in ("utf-8", "utf-16", "gb18030", "iso-2022-jp-2"):
         assert charset.decode(text.encode(codec), codec) == text
-    octets = "é".encode() * 20_000 + b"\xff" + b"a" * 50_000
-    assert charset.decode(octets, "utf-8") == octets.decode("utf-8", "replace")
+    data = "é".encode() * 20_000 + b"\xff" + b"a" * 50_000
+    assert charset.decode(data, "utf-8") == data.decode("utf-8", "replace")
 
 
 def test_encoded_words_beyond_the_limit_are_not_decoded() -> None:

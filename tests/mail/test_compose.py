@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.mail import mime
+from mailsvc.mail import mime, seven_bit
 from mailsvc.mail.address import Mailbox, parse_mailbox
 from mailsvc.mail.compose import Attachment, ComposeError, Draft, compose, rfc5322_date
 
@@ -227,8 +227,7 @@ def test_errors_name_the_invalid_field(changes: dict[str, object], field: str) -
         (None, None, "application/octet-stream"),
         ("a.bin", "text/csv; charset=utf-8", "text/csv"),
         ("invite.ics", 'text/calendar; method="REQUEST"', "text/calendar"),
-        ("a.eml", None, "application/octet-stream"),
-        ("a.eml", "message/rfc822", "application/octet-stream"),
+        ("a.eml", "message/delivery-status", "application/octet-stream"),
         ("a", "Multipart/mixed; boundary=x", "application/octet-stream"),
     ],
 )
@@ -241,6 +240,64 @@ def test_content_types_follow_the_file_extension(filename: str | None, given_typ
     assert part.get_content_type() == written
     if given_type and "method" in given_type:
         assert part["content-type"].params["method"] == "REQUEST"
+
+
+FORWARDED = b"From: a@b.example\r\nSubject: \xc3\xa4\r\n\r\nHi\r\n.\r\n--=_m0000\r\nBye"
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "sent"),
+    [
+        (FORWARDED.replace(b"\xc3\xa4", b"a"), "7bit", FORWARDED.replace(b"\xc3\xa4", b"a")),
+        (FORWARDED, "8bit", FORWARDED),
+        (FORWARDED.replace(b"\r\n", b"\n"), "8bit", FORWARDED),
+        (FORWARDED + b"x" * 995, "8bit", FORWARDED + b"x" * 995),
+    ],
+)
+@pytest.mark.parametrize("given_type", [None, "Message/RFC822"])
+@pytest.mark.parametrize("content_id", [None, "forwarded"])
+def test_an_attached_message_is_not_encoded(
+    content: bytes, encoding: str, sent: bytes, given_type: str | None, content_id: str | None
+) -> None:
+    """2046 §5.2.1, and 2045 §6.4: what contains an 8-bit part is 8-bit."""
+    draft = attrs.evolve(BASE, html="<p>Hi</p>", attachments=(Attachment(content, "a.eml", given_type, content_id),))
+    message = compose(draft)
+    assert compose(draft) == message and not re.search(rb"\r(?!\n)|(?<!\r)\n", message)
+    [file] = mime.parse(message).files
+    assert (file.content_type, file.filename, file.content) == ("message/rfc822", "a.eml", sent)
+    parsed = stdlib(message)
+    [part] = [part for part in parsed.walk() if part.get_content_type() == "message/rfc822"]
+    assert part["content-transfer-encoding"] == encoding and not part.defects
+    assert part.get_content()["From"] == "a@b.example"
+    outer = [
+        each["content-transfer-encoding"] for each in parsed.walk() if each.is_multipart() and each is not part and part in each.walk()
+    ]
+    assert outer == [None if encoding == "7bit" else "8bit"] * len(outer) and len(outer) == (2 if content_id else 1)
+
+
+def test_an_attached_8_bit_message_can_be_converted_for_servers_without_8bitmime() -> None:
+    message = compose(attrs.evolve(BASE, attachments=(Attachment(FORWARDED.replace(b"Hi", b"Gr\xc3\xbc\xc3\x9fe"), "a.eml"),)))
+    converted = seven_bit.convert(message)
+    well_formed(converted)
+    [part] = [part for part in stdlib(converted).walk() if part.get_content_type() == "message/rfc822"]
+    assert part["content-transfer-encoding"] == "7bit"
+    assert (part.get_content()["Subject"], part.get_content().get_content()[:5]) == ("ä", "Grüße")
+
+
+@pytest.mark.parametrize("content", [b"From: a@b.example\r\n\r\n\0", b"From: a@b.example\r\n\r\n" + b"x" * 999])
+def test_what_cannot_be_sent_unencoded_is_not_an_attached_message(content: bytes) -> None:
+    message = compose(attrs.evolve(BASE, attachments=(Attachment(content, "a.eml"),)))
+    well_formed(message)
+    [file] = mime.parse(message).files
+    assert (file.content_type, file.content) == ("application/octet-stream", content)
+
+
+def test_a_boundary_is_not_in_an_attached_message() -> None:
+    """Even if it has the boundary of the same email without it."""
+    [boundary] = re.findall(rb'boundary="([^"]+)"', compose(attrs.evolve(BASE, attachments=(Attachment(b"", "a.txt"),))))
+    forged = FORWARDED + b"\r\n--" + boundary + b"\r\n\r\nx"
+    [file] = mime.parse(compose(attrs.evolve(BASE, attachments=(Attachment(forged, "a.eml"),)))).files
+    assert file.content == forged
 
 
 @pytest.mark.parametrize("name", ["Rechnung für " + "ä" * 80 + ".pdf", "ä.pdf", "a" * 200 + ".pdf", "=?utf-8?q?x?=.pdf"])

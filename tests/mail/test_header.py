@@ -228,9 +228,9 @@ def split_slowly(block: bytes) -> list[tuple[bytes, bytes, bytes]] | None:
     return fields
 
 
-OCTETS = [b"A", b"b-C", b" ", b"\t", b":", b"\r\n", b"\r\n", b"\r\n ", b"\r", b"\n", b"\0", b"\xff", b"X: y\r\n"]
+PIECES = [b"A", b"b-C", b" ", b"\t", b":", b"\r\n", b"\r\n", b"\r\n ", b"\r", b"\n", b"\0", b"\xff", b"X: y\r\n"]
 WRITTEN = [b"A: b\r\n", b"Long :\tc\r\n d\r\n\t\r\n", b"e:\r\n", b"F:\xe9"]
-BLOCKS = st.one_of(st.lists(st.sampled_from(OCTETS)), st.lists(st.sampled_from(WRITTEN))).map(b"".join)
+BLOCKS = st.one_of(st.lists(st.sampled_from(PIECES)), st.lists(st.sampled_from(WRITTEN))).map(b"".join)
 
 
 @settings(max_examples=200)

@@ -94,9 +94,9 @@ def test_inline_parts_are_recognized() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_parsed(octets: bytes) -> None:
-    parse(octets)
-    parse(b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n" + octets + b"\r\n--b--\r\n")
+def test_any_bytes_are_parsed(data: bytes) -> None:
+    parse(data)
+    parse(b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n" + data + b"\r\n--b--\r\n")
 
 
 FRAGMENTS = [b"\r\n", b"\r\n\r\n", b"\n", b"--b", b"--b--", b"Content-Type: ", b"multipart/mixed; boundary=b", b"text/html", b"; charset="]
@@ -177,7 +177,7 @@ def test_the_error_message_names_the_limits() -> None:
 
 @given(st.lists(st.sampled_from([b"a", b" ", b"=\r\n", b"=3D", b"=C3=A9", b"\r\n", b"x" * 30]), max_size=60), st.integers(4, 40))
 def test_quoted_printable_in_slices_is_the_same(parts: list[bytes], size: int) -> None:
-    octets = b"".join(parts)
+    data = b"".join(parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mime, "_SLICE", size)
-        assert b"".join(map(binascii.a2b_qp, mime._encoded_slices(octets))) == binascii.a2b_qp(octets)
+        assert b"".join(map(binascii.a2b_qp, mime._encoded_slices(data))) == binascii.a2b_qp(data)

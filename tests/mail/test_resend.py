@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailsvc.mail.resend import again
+from mailsvc.mail.resend import compose
 from mailsvc.mail.submission import Unfit
 
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -26,9 +26,9 @@ FIRST = (
 
 
 def test_trace_date_and_message_id_are_removed_and_the_rest_is_kept():
-    made = again(FIRST + b"Date: this is the body\r\n\xff\x00", "second", THEN)
-    assert made.message_id == "<second@example.com>"
-    assert made.message == (
+    result = compose(FIRST + b"Date: this is the body\r\n\xff\x00", "second", THEN)
+    assert result.message_id == "<second@example.com>"
+    assert result.message == (
         b"Message-ID: <second@example.com>\r\n"
         b"Date: Fri, 02 Jan 2026 03:04:05 +0000\r\n"
         b"From: Shop <hello@example.com>\r\n"
@@ -38,18 +38,18 @@ def test_trace_date_and_message_id_are_removed_and_the_rest_is_kept():
         b"\r\n"
         b"Date: this is the body\r\n\xff\x00"
     )
-    assert [box.address for box in made.mail.to] == ["ann@example.org", "bob@example.org"]
+    assert [box.address for box in result.mail.to] == ["ann@example.org", "bob@example.org"]
 
 
 def test_a_message_without_a_body_is_resent():
-    assert again(b"From: a@example.com\r\n", "x", THEN).message.endswith(b"From: a@example.com\r\n")
+    assert compose(b"From: a@example.com\r\n", "x", THEN).message.endswith(b"From: a@example.com\r\n")
 
 
 @given(st.binary(max_size=300))
 def test_the_body_is_unchanged(body):
-    assert again(FIRST + body, "second", THEN).message.partition(b"\r\n\r\n")[2] == body
+    assert compose(FIRST + body, "second", THEN).message.partition(b"\r\n\r\n")[2] == body
 
 
 def test_a_message_without_an_author_is_refused():
     with pytest.raises(Unfit):
-        again(b"To: a@example.com\r\n\r\nx", "x", THEN)
+        compose(b"To: a@example.com\r\n\r\nx", "x", THEN)

@@ -45,21 +45,21 @@ def test_delimiters_are_found_across_search_windows(window: int, monkeypatch: py
 
 
 class Counted:
-    """A mapped file that counts the octets that are copied out of it."""
+    """A mapped file that counts the bytes that are copied out of it."""
 
-    def __init__(self, octets: bytes) -> None:
-        self.octets, self.copied = octets, 0
+    def __init__(self, data: bytes) -> None:
+        self.data, self.copied = data, 0
 
     def find(self, sub: bytes, start: int = 0, end: int | None = None) -> int:
-        return self.octets.find(sub, start, end)
+        return self.data.find(sub, start, end)
 
     def __getitem__(self, where: slice) -> bytes:
-        found = self.octets[where]
+        found = self.data[where]
         self.copied += len(found)
         return found
 
     def __len__(self) -> int:
-        return len(self.octets)
+        return len(self.data)
 
 
 @pytest.mark.parametrize("line", [b"\r\n--xyzq", b"\r\n--xy", b"\r\n--"])
@@ -124,18 +124,18 @@ def test_messages_of_the_standard_library_are_counted(tree: object) -> None:
     def build(node: object) -> MIMEMultipart | MIMEText:
         if not isinstance(node, list):
             return MIMEText("leaf")
-        made = MIMEMultipart()
+        result = MIMEMultipart()
         for child in node:
-            made.attach(build(child))
-        return made
+            result.attach(build(child))
+        return result
 
     assert found(build(tree).as_bytes().replace(b"\n", b"\r\n")) is None
 
 
 @given(st.binary(max_size=400))
 @settings(max_examples=200)
-def test_any_bytes_are_counted(octets: bytes) -> None:
-    found(b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n" + octets)
+def test_any_bytes_are_counted(data: bytes) -> None:
+    found(b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n" + data)
 
 
 def slow_fault(head: bytes, message: bytes, start: int) -> str | None:

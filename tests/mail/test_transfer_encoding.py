@@ -44,10 +44,10 @@ def normal(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def safe(octets: bytes, longest: int) -> None:
-    assert octets.isascii()
-    assert not re.search(rb"\r(?!\n)|(?<!\r)\n|\x00|=_", octets)
-    lines = octets.split(b"\r\n")
+def safe(data: bytes, longest: int) -> None:
+    assert data.isascii()
+    assert not re.search(rb"\r(?!\n)|(?<!\r)\n|\x00|=_", data)
+    lines = data.split(b"\r\n")
     assert all(len(line) <= longest for line in lines)
     assert all(line == line.rstrip() and line != b"." and not line.startswith(b"From ") for line in lines)
 
@@ -67,9 +67,9 @@ def safe(octets: bytes, longest: int) -> None:
 @example("x" * 901)
 @example("é" + ("x" * 74 + " \n") * 3)
 def test_any_text_is_encoded_safely(text: str) -> None:
-    name, octets = transfer_encoding.encode_text(text)
-    safe(octets, 900 if name == "7bit" else 76)
-    assert _DECODERS[name](octets).decode().replace("\r\n", "\n") == normal(text)
+    name, data = transfer_encoding.encode_text(text)
+    safe(data, 900 if name == "7bit" else 76)
+    assert _DECODERS[name](data).decode().replace("\r\n", "\n") == normal(text)
 
 
 @given(BODIES)
@@ -77,9 +77,9 @@ def test_any_text_is_encoded_safely(text: str) -> None:
 @example("From " * 30)
 @example("From " + "x" * 80 + "\n" + "From " + "y" * 71)
 def test_any_text_is_encoded_as_quoted_printable(text: str) -> None:
-    octets = transfer_encoding.quoted_printable(normal(text).encode())
-    safe(octets, 76)
-    assert binascii.a2b_qp(octets).decode().replace("\r\n", "\n") == normal(text)
+    data = transfer_encoding.quoted_printable(normal(text).encode())
+    safe(data, 76)
+    assert binascii.a2b_qp(data).decode().replace("\r\n", "\n") == normal(text)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_large_text_is_encoded_like_small_text_and_in_slices(monkeypatch: pytest
     lengths: list[int] = []
     is_safe = transfer_encoding._is_safe
     monkeypatch.setattr(transfer_encoding, "_is_safe", lambda lines: lengths.append(len(lines)) or is_safe(lines))
-    name, octets = transfer_encoding.encode_text(text)
-    assert name == whole[0] and _DECODERS[name](octets) == _DECODERS[name](whole[1])
+    name, data = transfer_encoding.encode_text(text)
+    assert name == whole[0] and _DECODERS[name](data) == _DECODERS[name](whole[1])
     assert max(lengths, default=0) <= 1000
     if name != "quoted-printable":  # where a line that is cut gets a soft line break
-        assert octets == whole[1]
+        assert data == whole[1]
 
 
 def test_lone_surrogates_are_refused() -> None:
@@ -127,15 +127,15 @@ def test_lone_surrogates_are_refused() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 56, 57, 58, 114, 57 * 4096 - 1, 57 * 4096, 57 * 4096 + 1, 57 * 8192, 57 * 8192 + 100])
 def test_base64_matches_the_standard_library_at_any_size(size: int) -> None:
-    octets = random.Random(size).randbytes(size)
-    encoded = transfer_encoding.encode_base64(octets)
-    assert encoded == base64.encodebytes(octets).rstrip(b"\n").replace(b"\n", b"\r\n")
+    data = random.Random(size).randbytes(size)
+    encoded = transfer_encoding.encode_base64(data)
+    assert encoded == base64.encodebytes(data).rstrip(b"\n").replace(b"\n", b"\r\n")
 
 
 @pytest.mark.parametrize("line", ["é" * 400_000, "a=" * 300_000, "x" * 600_000, " " * 300_000, ("wörd " * 20 + "\n") * 6000])
 @pytest.mark.parametrize("shift", range(4))
 def test_text_longer_than_a_slice_is_quoted_printable(line: str, shift: int) -> None:
-    octets = b"a" * shift + line.encode()
-    made = transfer_encoding.quoted_printable(octets)
-    assert max(map(len, made.split(b"\r\n"))) <= 76
-    assert quopri.decodestring(made.replace(b"\r\n", b"\n")) == octets
+    data = b"a" * shift + line.encode()
+    result = transfer_encoding.quoted_printable(data)
+    assert max(map(len, result.split(b"\r\n"))) <= 76
+    assert quopri.decodestring(result.replace(b"\r\n", b"\n")) == data

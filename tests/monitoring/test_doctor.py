@@ -21,7 +21,7 @@ GOOD = {
 }  # fmt: skip
 
 
-class World:
+class DoctorRig:
     """A machine without problems, until a test changes something."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class World:
 
 
 def test_a_machine_without_problems_is_ok() -> None:
-    world = World()
+    rig = DoctorRig()
     for check in (
         "dns",
         "port 25 over IPv4",
@@ -82,18 +82,18 @@ def test_a_machine_without_problems_is_ok() -> None:
         "clock",
         "certificate",
     ):
-        assert world.find(check).state == "ok", check
-    assert world.find("postgres fsync").state == "ok"
+        assert rig.find(check).state == "ok", check
+    assert rig.find("postgres fsync").state == "ok"
 
 
-def change(**values: Any) -> Callable[[World], None]:
-    def apply(world: World) -> None:
+def change(**values: Any) -> Callable[[DoctorRig], None]:
+    def apply(rig: DoctorRig) -> None:
         for name, value in values.items():
-            held = getattr(world, name)
+            held = getattr(rig, name)
             if isinstance(held, dict) and isinstance(value, dict):
                 held.update(value)
             else:
-                setattr(world, name, value)
+                setattr(rig, name, value)
 
     return apply
 
@@ -133,10 +133,10 @@ LISTED = "10.99.51.198.list.example"
         ("postgres", "error", change(database=RuntimeError("it is away")), "it is away"),
     ],
 )
-def test_each_problem_is_found_and_has_a_remedy(check: str, state: str, change: Callable[[World], None], text: str) -> None:
-    world = World()
-    change(world)
-    found = world.find(check)
+def test_each_problem_is_found_and_has_a_remedy(check: str, state: str, change: Callable[[DoctorRig], None], text: str) -> None:
+    rig = DoctorRig()
+    change(rig)
+    found = rig.find(check)
     assert found.state == state
     assert text in f"{found.found} {found.remedy}"
 

@@ -91,9 +91,9 @@ async def place(pool: Pool) -> AsyncIterator[Place]:
         pytest.skip("this machine has no IPv6")
     dns = DnsServer(ZONES)
     await dns.start(reactor)
-    made = Place(pool, dns, reactor)
-    yield made
-    for port in made.listening:
+    created = Place(pool, dns, reactor)
+    yield created
+    for port in created.listening:
         if port.connected:
             await port.stopListening()
     await dns.stop()

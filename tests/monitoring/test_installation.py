@@ -9,7 +9,7 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.monitoring.installation import Facts, Process, encrypted, findings, outside, pages, trusted
+from mailsvc.monitoring.installation import Facts, Process, audit_log, audit_sent, encrypted, findings, outside, pages, trusted
 from mailsvc.net.dns import NxDomain, Records
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
@@ -102,3 +102,10 @@ async def test_the_api_name_and_the_smtp_ports_are_checked(settings: Settings) -
     assert connected == [25, 587]
     nowhere = attrs.evolve(settings, base_url="https://nowhere.example", smtp=Smtp(listen={}))
     assert [(each.check, each.state) for each in await outside(nowhere, addresses, greet)] == [("base_url", "error")]
+
+
+def test_the_audit_log_is_protected_and_sent() -> None:
+    assert audit_log([]).state == "ok"
+    weak = audit_log(["it is a superuser"])
+    assert weak.state == "warning" and "it is a superuser" in weak.found
+    assert [audit_sent("syslog", count).state for count in (0, 1000, 1001)] == ["ok", "ok", "warning"]

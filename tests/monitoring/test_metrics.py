@@ -23,7 +23,7 @@ from mailsvc.store.events.ledger import Lag
 from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Slowdown
-from tests.store.fixtures import DAY, NOW, REGION, House, email
+from tests.store.fixtures import DAY, NOW, REGION, StoreRig, email
 
 READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
 
@@ -142,25 +142,25 @@ async def test_vital_signs_detect_a_wrong_clock(pool: Pool) -> None:
 async def test_the_queue_is_counted_by_state_and_class(pool: Pool) -> None:
     from twisted.internet import reactor
 
-    house = House(pool, reactor)
-    house.lease = await house.process()
-    assert (await reading(house, pool)).waiting == ()
+    store = StoreRig(pool, reactor)
+    store.lease = await store.process()
+    assert (await reading(store, pool)).waiting == ()
     sent, kept = email(bulk=True), email("one@example.net", "two@example.net", created_at=NOW)
-    await house.accept(sent, kept)
-    await house.claim("example.org")
-    found = await reading(house, pool, later=100)
+    await store.accept(sent, kept)
+    await store.claim("example.org")
+    found = await reading(store, pool, later=100)
     assert {(each.state, each.bulk, each.count) for each in found.waiting} == {("sending", True, 1), ("queued", False, 2)}
     assert all(88 < each.oldest < 102 for each in found.waiting)  # ids made meanwhile may be up to ten seconds ahead
     assert found.unexplained == 0 and found.leases == 1 and found.ledger.events > 0
     assert found.overdue == 100
-    await house.queue.slow(REGION, "example.net", Slowdown(6.0, "It asked for less.", NOW + DAY), NOW)
-    assert (await reading(house, pool, later=100)).overdue == 0
-    await house.settle(sent, Delivered("250 2.0.0 ok"))
-    assert house.settling.outcomes == {"delivered": 1}
-    assert (await reading(house, pool)).leases == 0
+    await store.queue.slow(REGION, "example.net", Slowdown(6.0, "It asked for less.", NOW + DAY), NOW)
+    assert (await reading(store, pool, later=100)).overdue == 0
+    await store.settle(sent, Delivered("250 2.0.0 ok"))
+    assert store.settling.outcomes == {"delivered": 1}
+    assert (await reading(store, pool)).leases == 0
 
 
-async def reading(house: House, pool: Pool, later: float = 0.0) -> Reading:
+async def reading(store: StoreRig, pool: Pool, later: float = 0.0) -> Reading:
     clock = Clock()
     clock.advance(NOW.timestamp() + later)
-    return await Figures(pool, clock, lambda: house.lease).read()
+    return await Figures(pool, clock, lambda: store.lease).read()

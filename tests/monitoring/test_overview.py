@@ -30,6 +30,10 @@ def metrics_text(**changes: float) -> bytes:
     exposition.gauge("pool_waiting", "", changes.get("pool", 0))
     exposition.counter("accepted", "", {("api",): changes.get("accepted", 0), ("smtp",): 1}, ("source",))
     exposition.counter("deliveries", "", {("delivered",): 8, ("bounced",): 1}, ("outcome",))
+    exposition.gauge("source_listed", "", {("192.0.2.1",): changes.get("listed", 0), ("192.0.2.2",): 0}, ("address",))
+    exposition.gauge("source_sent_today", "", {("192.0.2.2", "google"): 30}, ("address", "provider"))
+    exposition.gauge("source_limit_today", "", {("192.0.2.2", "google"): 100}, ("address", "provider"))
+    exposition.gauge("throttled_emails_per_minute", "", {("big",): 12.0}, ("name",))
     exposition.gauge("quota_left", "", {("7", "<day>"): 3}, ("account", "period"))
     return exposition.text()
 
@@ -44,13 +48,15 @@ def test_the_page_of_a_healthy_installation() -> None:
         "Deliveries 8 delivered, 1 bounced",
         "Accepted 1 smtp",
         "Role http 2",
+        "Emails per minute big 12",
+        "192.0.2.2 google 30 100",
     ):
         assert shown in text, shown
     assert "<script" not in page and " style=" not in page and "default-src 'none'" in HEADERS["Content-Security-Policy"]
     ElementTree.fromstring(re.sub(r"<!doctype html>|<meta[^>]+>", "", page))  # well-formed
 
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "text"), [
     ({"database_up": 0}, "The database is unreachable"),
     ({"delivery": 0}, "no process with the delivery role"),
     ({"unexplained": 1}, "queued without a reason: 1"),
@@ -58,13 +64,15 @@ def test_the_page_of_a_healthy_installation() -> None:
     ({"oldest": 7200}, "waiting 2 h for its first attempt"),
     ({"ledger": 61}, "ledger is 1 min behind"),
     ({"clock": -6}, "by -6 s"),
+    ({"listed": 1}, "The source address 192.0.2.1 is on a block list and sends no mail."),
+    ({"listed": 2}, "is on 2 block lists and sends no mail."),
     ({"pool": 21}, "waiting for a database connection: 21"),
 ])  # fmt: skip
-def test_problems_are_listed_first(changes: dict[str, float], said: str) -> None:
+def test_problems_are_listed_first(changes: dict[str, float], text: str) -> None:
     assert problems(values_of(metrics_text())) == []
     [problem] = problems(values_of(metrics_text(**changes)))
     page = Overview().page(metrics_text(**changes), "mailsvc").decode()
-    assert said in problem.description.replace("\u00a0", " ") and "1 problem</title>" in page and "All systems normal" not in page
+    assert text in problem.description.replace("\u00a0", " ") and "1 problem</title>" in page and "All systems normal" not in page
 
 
 def test_a_line_shows_the_rate_per_minute_of_the_last_hour() -> None:

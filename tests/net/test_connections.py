@@ -50,13 +50,13 @@ class Peer(Protocol):
 
 
 @attrs.define(eq=False)
-class World:
+class Rig:
     port: int
     peer: Any  # the factory of Peer: `addresses` of the connections that it had
     names: Names
     connection: HttpConnection
 
-    async def ask(self, path: str = "", host: str = "shop.example", **more: Any) -> Any:
+    async def fetch(self, path: str = "", host: str = "shop.example", **more: Any) -> Any:
         reply = await self.connection.fetch(
             "POST", f"http://{host}:{self.port}/{path}", **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more)
         )
@@ -68,53 +68,53 @@ class World:
 
 
 @pytest_twisted.async_yield_fixture
-async def world() -> AsyncIterator[World]:
+async def rig() -> AsyncIterator[Rig]:
     from twisted.internet import reactor
 
     peer: Any = Factory.forProtocol(Peer)
     peer.noisy, peer.answers, peer.addresses, peer.gone = False, [], [], None
     port = await TCP4ServerEndpoint(reactor, 0).listen(peer)
     names = Names([("127.0.0.1",)])
-    made = World(port.getHost().port, peer, names, Fetcher(reactor, names, RULES).connection())
-    yield made
-    made.connection.close()
+    created = Rig(port.getHost().port, peer, names, Fetcher(reactor, names, RULES).connection())
+    yield created
+    created.connection.close()
     await port.stopListening()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_is_reused_until_it_is_closed(world: World) -> None:
-    assert [await world.ask(f"{n}") for n in range(5)] == [200] * 5
-    assert (world.connections, world.names.asked) == (1, 5)  # looked up each time
-    world.peer.gone = gone = Deferred()
-    world.connection.close()
+async def test_a_connection_is_reused_until_it_is_closed(rig: Rig) -> None:
+    assert [await rig.fetch(f"{n}") for n in range(5)] == [200] * 5
+    assert (rig.connections, rig.names.lookups) == (1, 5)  # looked up each time
+    rig.peer.gone = gone = Deferred()
+    rig.connection.close()
     await gone
-    assert await world.ask() == 200
-    assert world.connections == 2
+    assert await rig.fetch() == 200
+    assert rig.connections == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_changed_address_needs_a_new_connection(world: World) -> None:
-    world.names.answers = [("127.0.0.1",), ("127.0.0.3", "127.0.0.1"), ("127.0.0.2",), ("127.0.0.2",)]
-    assert [await world.ask() for _ in range(4)] == [200] * 4
-    assert world.peer.addresses == ["127.0.0.1", "127.0.0.2"]  # the second answer still had the first
+async def test_a_changed_address_needs_a_new_connection(rig: Rig) -> None:
+    rig.names.answers = [("127.0.0.1",), ("127.0.0.3", "127.0.0.1"), ("127.0.0.2",), ("127.0.0.2",)]
+    assert [await rig.fetch() for _ in range(4)] == [200] * 4
+    assert rig.peer.addresses == ["127.0.0.1", "127.0.0.2"]  # the second answer still had the first
 
 
 @pytest.mark.parametrize("answer", [("127.0.0.9",), ("127.0.0.1", "10.0.0.1"), ("169.254.169.254",)])
 @pytest_twisted.ensureDeferred
-async def test_a_host_with_a_forbidden_address_is_refused_on_an_open_connection(world: World, answer: tuple[str, ...]) -> None:
-    world.names.answers = [("127.0.0.1",), answer]
-    assert await world.ask() == 200
-    world.peer.gone = gone = Deferred()
+async def test_a_host_with_a_forbidden_address_is_refused_on_an_open_connection(rig: Rig, answer: tuple[str, ...]) -> None:
+    rig.names.answers = [("127.0.0.1",), answer]
+    assert await rig.fetch() == 200
+    rig.peer.gone = gone = Deferred()
     with pytest.raises(FetchError, match="may not be connected to"):
-        await world.ask()
+        await rig.fetch()
     await gone
-    assert world.connections == 1
+    assert rig.connections == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_another_host_or_port_needs_a_new_connection(world: World) -> None:
-    assert [await world.ask(host="shop.example"), await world.ask(host="other.example"), await world.ask(host="other.example")] == [200] * 3
-    assert world.connections == 2
+async def test_another_host_or_port_needs_a_new_connection(rig: Rig) -> None:
+    assert [await rig.fetch(host="shop.example"), await rig.fetch(host="other.example"), await rig.fetch(host="other.example")] == [200] * 3
+    assert rig.connections == 2
 
 
 @pytest.mark.parametrize(
@@ -127,48 +127,48 @@ async def test_another_host_or_port_needs_a_new_connection(world: World) -> None
     ids=["it says so", "an answer that is cut", "no end but the end"],
 )
 @pytest_twisted.ensureDeferred
-async def test_some_responses_close_the_connection(world: World, answer: bytes) -> None:
-    world.peer.answers = [answer]
-    assert [await world.ask(), await world.ask()] == [200, 200]
-    assert world.connections == 2
+async def test_some_responses_close_the_connection(rig: Rig, answer: bytes) -> None:
+    rig.peer.answers = [answer]
+    assert [await rig.fetch(), await rig.fetch()] == [200, 200]
+    assert rig.connections == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_closed_while_idle_is_opened_again(world: World) -> None:
-    world.peer.answers = [OK, None, OK]
-    assert [await world.ask(), await world.ask()] == [200, 200]
-    assert world.connections == 2
-    world.peer.answers = [None, None]
+async def test_a_connection_closed_while_idle_is_opened_again(rig: Rig) -> None:
+    rig.peer.answers = [OK, None, OK]
+    assert [await rig.fetch(), await rig.fetch()] == [200, 200]
+    assert rig.connections == 2
+    rig.peer.answers = [None, None]
     with pytest.raises(FetchError):
-        await world.ask()
-    assert world.connections == 3  # once
-    world.peer.answers = [None]
+        await rig.fetch()
+    assert rig.connections == 3  # once
+    rig.peer.answers = [None]
     with pytest.raises(FetchError):
-        await world.ask()
-    assert world.connections == 4  # nobody had hung up on the first request of a connection
+        await rig.fetch()
+    assert rig.connections == 4  # nobody had hung up on the first request of a connection
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_incomplete_response_is_not_requested_again(world: World) -> None:
-    world.peer.answers = [OK, b"HTTP/1.1 200 OK\r\nContent-Le"]
-    assert await world.ask() == 200
+async def test_an_incomplete_response_is_not_requested_again(rig: Rig) -> None:
+    rig.peer.answers = [OK, b"HTTP/1.1 200 OK\r\nContent-Le"]
+    assert await rig.fetch() == 200
     with pytest.raises(FetchError, match="no complete response within"):
-        await world.ask(seconds=0.1)
-    assert world.connections == 1
+        await rig.fetch(seconds=0.1)
+    assert rig.connections == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_unexpected_response_is_not_used(world: World) -> None:
-    world.peer.answers = [OK + b"HTTP/1.1 418 Smuggled\r\nContent-Length: 0\r\n\r\n", OK]
-    assert [await world.ask(), await world.ask()] == [200, 200]
+async def test_an_unexpected_response_is_not_used(rig: Rig) -> None:
+    rig.peer.answers = [OK + b"HTTP/1.1 418 Smuggled\r\nContent-Length: 0\r\n\r\n", OK]
+    assert [await rig.fetch(), await rig.fetch()] == [200, 200]
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_size_limit_applies_to_each_response(world: World) -> None:
+async def test_the_size_limit_applies_to_each_response(rig: Rig) -> None:
     filled = b"HTTP/1.1 200 OK\r\nX: " + b"x" * 15_000 + b"\r\nContent-Length: 0\r\n\r\n"
-    world.peer.answers = [filled] * 6  # more than one answer may have, together
-    assert [await world.ask() for _ in range(6)] == [200] * 6
-    assert world.connections == 1
+    rig.peer.answers = [filled] * 6  # more than one answer may have, together
+    assert [await rig.fetch() for _ in range(6)] == [200] * 6
+    assert rig.connections == 1
 
 
 @pytest_twisted.ensureDeferred

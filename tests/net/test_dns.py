@@ -94,7 +94,7 @@ async def test_truncated_answers_are_repeated_over_tcp() -> None:
     try:
         assert len((await resolver.mx("example.com")).values) == 2
         assert len((await resolver.txt("big.example.com")).values) == 200
-        assert [transport for _, _, transport in server.asked] == ["udp", "tcp", "udp", "tcp"]
+        assert [transport for _, _, transport in server.queries] == ["udp", "tcp", "udp", "tcp"]
     finally:
         await server.stop()
 
@@ -135,10 +135,10 @@ class Fake:
         self.pending: list[Deferred[Any]] = []
         self.held = False
         self.dead: set[str] = set()
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def __call__(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> Any:
-        self.asked.append(str(server))
+        self.queries.append(str(server))
         if server.host in self.dead:
             raise NameserverError(f"nameserver {server} did not answer in time")
         if self.held:
@@ -164,7 +164,7 @@ def test_concurrent_lookups_share_a_query_and_can_be_cancelled() -> None:
     waiting[0].addErrback(lambda _: None)
     for each in waiting[1:]:
         each.addCallback(results.append)
-    assert len(fake.asked) == 1
+    assert len(fake.queries) == 1
     fake.pending[0].callback(None)
     assert len(results) == 49
     assert all(len(result.values) == 2 for result in results)
@@ -179,9 +179,9 @@ def cached_for(result: Any, ttl: int, name: str) -> int:
     for step in (59, 60, 61, 299, 300, 301, 899, 900, 901, 86399, 86400, 86401):
         clock.advance(step - seconds)
         seconds = step
-        before = len(fake.asked)
+        before = len(fake.queries)
         result_of(it.mx(name))
-        if len(fake.asked) > before:
+        if len(fake.queries) > before:
             return step
     return seconds
 
@@ -199,9 +199,9 @@ def test_failures_are_cached_briefly() -> None:
     fake.server.rcodes["example.com"] = "SERVFAIL"
     it = resolver(fake, clock)
     assert isinstance(result_of(it.mx("example.com")), Temporary)
-    count = len(fake.asked)
+    count = len(fake.queries)
     result_of(it.mx("example.com"))
-    assert len(fake.asked) == count
+    assert len(fake.queries) == count
     fake.server.rcodes.clear()
     clock.advance(16)
     assert isinstance(result_of(it.mx("example.com")), Records)
@@ -210,7 +210,7 @@ def test_failures_are_cached_briefly() -> None:
 def test_a_cached_mx_is_known_without_a_query() -> None:
     fake, clock = Fake(), Clock()
     it = resolver(fake, clock)
-    assert it.known_mx("example.com") is None and fake.asked == []
+    assert it.known_mx("example.com") is None and fake.queries == []
     found = result_of(it.mx("example.com"))
     assert it.known_mx("Example.COM.") == found
     clock.advance(86401)
@@ -221,7 +221,7 @@ def test_the_next_nameserver_is_tried() -> None:
     fake, clock = Fake(), Clock()
     fake.dead.add("192.0.2.53")
     assert result_of(resolver(fake, clock, "192.0.2.53", "192.0.2.54").mx("example.com")).values
-    assert fake.asked == ["192.0.2.53", "192.0.2.54"]
+    assert fake.queries == ["192.0.2.53", "192.0.2.54"]
 
 
 def test_the_cache_is_limited() -> None:
@@ -238,7 +238,7 @@ def test_addresses_and_localhost_need_no_query() -> None:
     assert result_of(it.addresses("127.0.0.1")).values == ("127.0.0.1",)
     assert result_of(it.addresses("::1")).values == ("::1",)
     assert result_of(it.addresses("localhost.")).values == ("127.0.0.1", "::1")
-    assert fake.asked == []
+    assert fake.queries == []
 
 
 @settings(max_examples=60, deadline=None)

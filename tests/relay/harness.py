@@ -112,7 +112,7 @@ class FakeResolver:
         return await self.pending[domain][-1]
 
 
-class World:
+class RelayRig:
     """One relay and its connections."""
 
     def __init__(self, *, in_flight: int = 1 << 28, spool: int = 1 << 31, rate: int = 1000, late: bool = True, **limits: Any) -> None:
@@ -170,13 +170,13 @@ class World:
 class RelayClient:
     """A client of the relay; `command` returns the replies."""
 
-    def __init__(self, world: World, number: str, host: str) -> None:
-        self.world = world
+    def __init__(self, rig: RelayRig, number: str, host: str) -> None:
+        self.rig = rig
         before = Transport.getPeer
         peer = type("Peer", (), {"host": host, "port": 4000})()
         Transport.getPeer = lambda self: peer  # type: ignore[method-assign, assignment]
         try:
-            self.client = Client(listener(number, "mx.test", world.limits, object()), world.clock, world.relay.open_session)
+            self.client = Client(listener(number, "mx.test", rig.limits, object()), rig.clock, rig.relay.open_session)
         finally:
             Transport.getPeer = before  # type: ignore[method-assign]
         self.greeting = self.client.received().decode()
@@ -192,16 +192,16 @@ class RelayClient:
         return self.command("AUTH PLAIN " + base64.b64encode(f"\0{user}\0{token}".encode()).decode())
 
     def mail(self, message: bytes, *recipients: str, sender: str = "me@example.com", parameters: str = "") -> str:
-        """The reply to the last thing that could be said."""
-        said = self.command(f"MAIL FROM:<{sender}>{parameters}")
+        """The reply to the last command that could be sent."""
+        reply = self.command(f"MAIL FROM:<{sender}>{parameters}")
         for recipient in recipients or ("a@example.net",):
-            if not said.startswith("250"):
-                return said
-            said = self.command(f"RCPT TO:<{recipient}>")
-        if not said.startswith("250"):
-            return said
-        said = self.command("DATA")
-        return self.send(message + b".\r\n") if said.startswith("354") else said
+            if not reply.startswith("250"):
+                return reply
+            reply = self.command(f"RCPT TO:<{recipient}>")
+        if not reply.startswith("250"):
+            return reply
+        reply = self.command("DATA")
+        return self.send(message + b".\r\n") if reply.startswith("354") else reply
 
     @property
     def closed(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mailsvc.relay.ports import KINDS
-from tests.relay.harness import World
+from tests.relay.harness import RelayRig
 from tests.smtp.dialogue import RELAY, converse, read
 
 DIALOGUES = sorted(RELAY.glob("*.txt"))
@@ -21,14 +21,14 @@ def test_dialogues_exist() -> None:
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 @pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
 def test_conversation(path: Path, split: bool) -> None:
-    dialogue, world = read(path), World(unauthenticated_bytes=None, errors=1000)
-    client = world.connect(dialogue.listener, dialogue.host)
+    dialogue, rig = read(path), RelayRig(unauthenticated_bytes=None, errors=1000)
+    client = rig.connect(dialogue.listener, dialogue.host)
     if KINDS[dialogue.listener] == "tls":
         client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"}
     assert client.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
     converse(dialogue, client.client, split=split)
-    assert len(world.intake.emails) == dialogue.mails
+    assert len(rig.intake.emails) == dialogue.mails
     if dialogue.body is not None:  # after the Received field
-        assert re.sub(rb"\AReceived: .*\r\n(?:[ \t].*\r\n)*", b"", world.intake.messages[-1]) == dialogue.body
-    assert world.budget.used == 0 and len(world.relay.per_address) == len(world.relay.per_key) == 0
-    assert not world.clock.getDelayedCalls(), "a timer is left"
+        assert re.sub(rb"\AReceived: .*\r\n(?:[ \t].*\r\n)*", b"", rig.intake.messages[-1]) == dialogue.body
+    assert rig.budget.used == 0 and len(rig.relay.per_address) == len(rig.relay.per_key) == 0
+    assert not rig.clock.getDelayedCalls(), "a timer is left"

@@ -12,16 +12,17 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Admitted, AsReceived, Busy, Incoming, Rejected
-from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.mail.reports import dsn_reader, report
 from mailsvc.policy import Refusal
 from mailsvc.relay.dsn_sender import FULL_LIMIT, DsnSender
-from mailsvc.store.mail.dsn_requests import Notice, Told
+from mailsvc.store.events.event_data import Bounce, Delivery, Suppressed
+from mailsvc.store.mail.dsn_requests import ForwardedReport, Notice, ReportItem
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.messages import StoredMessage
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 MESSAGE = b"From: me@example.com\r\nSubject: about this\r\n\r\nthe body\r\n"
-GONE = Told("a@example.net", 0, "email.bounced", NOW, {"reply": "550 5.1.1 nobody"})
+GONE = ReportItem("a@example.net", 0, "email.bounced", NOW, Bounce("Permanent", "General", "550 5.1.1 nobody"))
 NOTICE = Notice(
     report=UUID(int=1),
     account_id=UUID(int=2),
@@ -32,12 +33,12 @@ NOTICE = Notice(
     sender="me@example.com",
     created_at=NOW,
     envelope=StoredEnvelope("someone@elsewhere.example", notify=("FAILURE",)),
-    told=(GONE,),
+    items=(GONE,),
 )
 
 
 @attrs.define
-class World:
+class Rig:
     """The store, the messages and intake in one."""
 
     notices: list[Notice]
@@ -63,12 +64,12 @@ class World:
         return self.answer or Admitted((UUID(int=9),))
 
 
-def send_due(world: World) -> list[bytes]:
+def send_due(rig: Rig) -> list[bytes]:
     """Send what is due, and return the messages."""
     counts: list[int] = []
-    Deferred.fromCoroutine(DsnSender(world, world, world, "mx.test", NOW.timestamp).send_due()).addCallback(counts.append)
-    assert counts == [len(world.notices)]
-    contents = [email.content for email in world.sent]
+    Deferred.fromCoroutine(DsnSender(rig, rig, rig, "mx.test", NOW.timestamp).send_due()).addCallback(counts.append)
+    assert counts == [len(rig.notices)]
+    contents = [email.content for email in rig.sent]
     return [content.message for content in contents if isinstance(content, AsReceived) and isinstance(content.message, bytes)]
 
 
@@ -78,60 +79,60 @@ def about(**changes: Any) -> Notice:
 
 @pytest.mark.parametrize("sender", ["someone@elsewhere.example", "me@example.com", '"odd one"@x.example'])
 def test_dsns_go_to_the_envelope_sender(sender: str) -> None:
-    world = World([about(envelope=StoredEnvelope(sender, envid="e 1"))])
-    [message] = send_due(world)
-    [email] = world.sent
+    rig = Rig([about(envelope=StoredEnvelope(sender, envid="e 1"))])
+    [message] = send_due(rig)
+    [email] = rig.sent
     assert isinstance(email.content, AsReceived) and email.content.recipients == (sender,)
     assert email.content.envelope == StoredEnvelope(report=True) and email.sender.address == "mailer-daemon@example.com"
     assert b"\r\nOriginal-Envelope-Id: e 1\r\n" in message and b"the body" not in message
-    assert world.finished == [NOTICE.report]
+    assert rig.finished == [NOTICE.report]
 
 
-@pytest.mark.parametrize("changes", [{"envelope": EMPTY}, {"envelope": StoredEnvelope("no address")}, {"told": ()}])
+@pytest.mark.parametrize("changes", [{"envelope": EMPTY}, {"envelope": StoredEnvelope("no address")}, {"items": ()}])
 def test_notices_without_recipient_or_content_are_done(changes: dict[str, Any]) -> None:
-    world = World([about(**changes)])
-    assert send_due(world) == [] and world.finished == [NOTICE.report]
+    rig = Rig([about(**changes)])
+    assert send_due(rig) == [] and rig.finished == [NOTICE.report]
 
 
 def test_suppressed_recipients_are_reported() -> None:
     reason = "The address is on the suppression list."
-    [message] = send_due(World([about(told=(attrs.evolve(GONE, type="email.suppressed", data={"reason": reason}),))]))
+    [message] = send_due(Rig([about(items=(attrs.evolve(GONE, type="email.suppressed", data=Suppressed("manual", reason)),))]))
     found = dsn_reader.read(report.read(message))
-    assert found is not None and [(fate.action, fate.final) for fate in found.fates] == [("failed", "a@example.net")]
+    assert found is not None and [(recipient.action, recipient.final) for recipient in found.recipients] == [("failed", "a@example.net")]
     assert reason.encode() in message
 
 
 def test_reports_of_other_servers_are_forwarded_unchanged() -> None:
-    data = {"action": "delivered", "said": "250 2.1.5 in the mailbox", "reporter": "mx.example.net"}
-    told = (attrs.evolve(GONE, type="passed", data=data), Told("b@example.net", 1, "email.delivered", NOW, {"reply": "250 ok"}))
-    [message] = send_due(World([about(told=told)]))
+    data = ForwardedReport(0, "delivered", "250 2.1.5 in the mailbox", "mx.example.net")
+    items = (attrs.evolve(GONE, type="forwarded", data=data), ReportItem("b@example.net", 1, "email.delivered", NOW, Delivery("250 ok")))
+    [message] = send_due(Rig([about(items=items)]))
     found = dsn_reader.read(report.read(message))
     assert found is not None
-    assert [(fate.action, fate.status, fate.remote) for fate in found.fates] == [
+    assert [(recipient.action, recipient.status, recipient.remote) for recipient in found.recipients] == [
         ("delivered", "2.1.5", "mx.example.net"),
         ("relayed", "2.0.0", ""),
     ]
 
 
 def test_internationalized_senders_get_the_rfc_6533_format() -> None:
-    world = World([about(envelope=StoredEnvelope("jörg@elsewhere.example", smtputf8=True, orcpt=("utf-8;ö@example.net",)))])
-    [message] = send_due(world)
-    assert isinstance(world.sent[0].content, AsReceived)
-    assert world.sent[0].content.envelope == StoredEnvelope(report=True, smtputf8=True)
+    rig = Rig([about(envelope=StoredEnvelope("jörg@elsewhere.example", smtputf8=True, orcpt=("utf-8;ö@example.net",)))])
+    [message] = send_due(rig)
+    assert isinstance(rig.sent[0].content, AsReceived)
+    assert rig.sent[0].content.envelope == StoredEnvelope(report=True, smtputf8=True)
     assert b"report-type=global-delivery-status" in message and "Original-Recipient: utf-8; ö@example.net".encode() in message
 
 
 @pytest.mark.parametrize(("content", "whole"), [(1000, True), (FULL_LIMIT + 1, False)])
 def test_of_a_large_mail_only_the_header_is_returned(content: int, whole: bool) -> None:
-    world = World([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (content - len(MESSAGE)))
-    [message] = send_due(world)
-    assert (b"the body" in message) == whole and world.loaded == [FULL_LIMIT + 1]
+    rig = Rig([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (content - len(MESSAGE)))
+    [message] = send_due(rig)
+    assert (b"the body" in message) == whole and rig.loaded == [FULL_LIMIT + 1]
 
 
 def test_a_busy_intake_is_retried() -> None:
-    world = World([NOTICE], answer=Busy())
-    send_due(world)
-    assert world.finished == []
-    world.answer = Rejected({0: Refusal("domain", "from", "No.")})
-    send_due(world)
-    assert world.finished == [NOTICE.report]
+    rig = Rig([NOTICE], answer=Busy())
+    send_due(rig)
+    assert rig.finished == []
+    rig.answer = Rejected({0: Refusal("domain", "from", "No.")})
+    send_due(rig)
+    assert rig.finished == [NOTICE.report]

@@ -15,7 +15,7 @@ from mailsvc.smtp.server.proxy_protocol import SIGNATURE
 from mailsvc.smtp.server.session import Limits
 from mailsvc.store.people.api_keys import Caller, digest
 from mailsvc.store.postgres.errors import Unavailable
-from tests.relay.harness import ACCOUNT, BALANCER, KEY, ME, OTHER, TOKEN, RelayClient, World
+from tests.relay.harness import ACCOUNT, BALANCER, KEY, ME, OTHER, TOKEN, RelayClient, RelayRig
 from tests.smtp.harness import Transport
 
 NEAR, HOST = UUID(int=1), UUID(int=2)
@@ -50,8 +50,8 @@ def test_the_key_of_an_address(address: str, key: UUID | None) -> None:
     assert TrustedNetworks.of({}, balancers).key_of(address) is None
 
 
-def trusted(world: World, number: str = "587", host: str = "10.1.2.3") -> RelayClient:
-    client = world.connect(number, host)
+def trusted(rig: RelayRig, number: str = "587", host: str = "10.1.2.3") -> RelayClient:
+    client = rig.connect(number, host)
     client.command("EHLO me")
     return client
 
@@ -60,130 +60,130 @@ def send(client: RelayClient) -> str:
     return client.mail(ME + b"\r\nx\r\n")
 
 
-def trace(world: World) -> str:
+def trace(rig: RelayRig) -> str:
     """The protocol in the newest Received field."""
-    return world.intake.messages[-1].partition(b" with ")[2].split()[0].decode()
+    return rig.intake.messages[-1].partition(b" with ")[2].split()[0].decode()
 
 
 def test_received_does_not_claim_authentication() -> None:
-    world = World()
-    client = trusted(world)
-    assert send(client).startswith("250 2.0.0 Queued as ") and trace(world) == "ESMTP"
-    assert client.mail(ME + b"\r\nx\r\n", parameters=" SMTPUTF8").startswith("250") and trace(world) == "UTF8SMTP"
+    rig = RelayRig()
+    client = trusted(rig)
+    assert send(client).startswith("250 2.0.0 Queued as ") and trace(rig) == "ESMTP"
+    assert client.mail(ME + b"\r\nx\r\n", parameters=" SMTPUTF8").startswith("250") and trace(rig) == "UTF8SMTP"
     client.command("STARTTLS")
     client.command("EHLO me")
-    assert send(client).startswith("250") and trace(world) == "ESMTPS"
+    assert send(client).startswith("250") and trace(rig) == "ESMTPS"
     client.login(OTHER)
-    assert send(client).startswith("250") and trace(world) == "ESMTPSA"
+    assert send(client).startswith("250") and trace(rig) == "ESMTPSA"
     client.command("HELO me")
-    assert send(client).startswith("250") and trace(world) == "SMTP"
-    assert [caller.key_id for caller in world.intake.callers] == [KEY] * 3 + [UUID(int=3)] * 2
+    assert send(client).startswith("250") and trace(rig) == "SMTP"
+    assert [caller.key_id for caller in rig.intake.callers] == [KEY] * 3 + [UUID(int=3)] * 2
 
 
 def test_a_revoked_key_ends_the_trust_in_open_sessions() -> None:
-    world = World()
-    client = trusted(world)
+    rig = RelayRig()
+    client = trusted(rig)
     assert send(client).startswith("250")
-    callers, world.keys.callers = world.keys.callers, {}
+    callers, rig.keys.callers = rig.keys.callers, {}
     assert send(client) == "530 5.7.0 Authentication required"
-    assert send(trusted(world)) == "530 5.7.0 Must issue a STARTTLS command first"
+    assert send(trusted(rig)) == "530 5.7.0 Must issue a STARTTLS command first"
     client.command("STARTTLS")
     client.command("EHLO me")
     assert send(client) == "530 5.7.0 Authentication required"
-    world.keys.callers = {digest(OTHER): callers[digest(OTHER)]}
+    rig.keys.callers = {digest(OTHER): callers[digest(OTHER)]}
     assert client.login(OTHER).startswith("235") and send(client).startswith("250")
 
 
 def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
-    world = World()
-    world.keys.error = Unavailable("away")
-    client = trusted(world)
+    rig = RelayRig()
+    rig.keys.error = Unavailable("away")
+    client = trusted(rig)
     assert send(client) == "454 4.7.0 Temporary authentication failure"
-    world.keys.error = None
+    rig.keys.error = None
     assert send(client).startswith("250")
-    world.keys.error = Unavailable("away")
+    rig.keys.error = Unavailable("away")
     assert send(client) == "451 4.3.0 Mail cannot be stored at the moment, try again later"
 
 
 def test_trusted_clients_share_the_connections_and_rate_of_the_key() -> None:
-    world = World(rate=2)
-    lines = [trusted(world, host=f"10.1.2.{n}") for n in (1, 2, 3)]
+    rig = RelayRig(rate=2)
+    lines = [trusted(rig, host=f"10.1.2.{n}") for n in (1, 2, 3)]
     assert [send(client)[:9] for client in lines] == ["250 2.0.0", "250 2.0.0", "421 4.7.0"] and lines[2].closed
     assert send(lines[0]).startswith("451 4.7.1")
-    elsewhere = world.connect("465")
+    elsewhere = rig.connect("465")
     elsewhere.client.protocol.session.tls = {}
     elsewhere.command("EHLO me")
     assert elsewhere.login(TOKEN).startswith("421 4.7.0 Too many connections with this API key")
     lines[0].command("STARTTLS")  # keeps its place, and takes no second one
     lines[0].command("EHLO me")
-    world.clock.advance(1)
+    rig.clock.advance(1)
     assert send(lines[0]).startswith("250")
     for client in lines[:2]:
         client.disconnect()
-    assert len(world.relay.per_key) == len(world.relay.per_address) == 0
-    assert send(trusted(world)).startswith("250")
+    assert len(rig.relay.per_key) == len(rig.relay.per_address) == 0
+    assert send(trusted(rig)).startswith("250")
 
 
 def test_a_login_releases_the_connection_of_the_networks_key() -> None:
-    world = World()
-    full = [trusted(world) for _ in range(2)]
+    rig = RelayRig()
+    full = [trusted(rig) for _ in range(2)]
     assert all(send(client).startswith("250") for client in full)
-    client = trusted(world, "465", "10.1.2.4")
+    client = trusted(rig, "465", "10.1.2.4")
     client.client.protocol.session.tls = {}
     client.command("EHLO me")
     assert client.login(OTHER).startswith("235") and send(client).startswith("250")
     full[0].command("STARTTLS")
     full[0].command("EHLO me")
     assert full[0].login(OTHER).startswith("235")
-    assert send(trusted(world)).startswith("250")
+    assert send(trusted(rig)).startswith("250")
 
 
 def test_the_session_log_is_split_at_a_login() -> None:
-    world = World()
-    world.keys.callers[digest(OTHER)] = Caller(UUID(int=8), UUID(int=3), "sending_access", None, None)
-    client = trusted(world, "465")
+    rig = RelayRig()
+    rig.keys.callers[digest(OTHER)] = Caller(UUID(int=8), UUID(int=3), "sending_access", None, None)
+    client = trusted(rig, "465")
     client.client.protocol.session.tls = {}
     client.command("EHLO me")
     assert client.mail(ME + b"\r\nx\r\n", "secret@example.net").startswith("250")
     assert client.login(OTHER).startswith("235") and send(client).startswith("250")
     client.command("QUIT")
-    [(first, before), (second, after)] = world.sessions.entries
+    [(first, before), (second, after)] = rig.sessions.entries
     assert (first, before.key_id, before.mails) == (ACCOUNT, KEY, 1) and "secret@" in (before.transcript or "")
     assert (second, after.key_id, after.mails) == (UUID(int=8), UUID(int=3), 1) and "secret@" not in (after.transcript or "")
 
 
 def test_a_login_with_the_same_key_continues_the_session_log() -> None:
-    world = World()
-    client = trusted(world)
+    rig = RelayRig()
+    client = trusted(rig)
     send(client)
     client.command("STARTTLS")
     client.command("EHLO me")
     assert client.login(TOKEN).startswith("235") and send(client).startswith("250")
     client.command("QUIT")
-    [(account, receipt)] = world.sessions.entries
+    [(account, receipt)] = rig.sessions.entries
     assert (account, receipt.mails) == (ACCOUNT, 2)
 
 
 def test_a_trusted_client_without_mail_leaves_no_log_and_has_no_limits() -> None:
-    world = World(unauthenticated_bytes=100)
-    client = trusted(world)
-    world.clock.advance(61)
+    rig = RelayRig(unauthenticated_bytes=100)
+    client = trusted(rig)
+    rig.clock.advance(61)
     for _ in range(30):
         client.command("NOOP")
-    assert not client.closed and len(world.relay.per_key) == 0
+    assert not client.closed and len(rig.relay.per_key) == 0
     client.command("QUIT")
-    assert not world.sessions.entries
-    other = world.connect("25", "10.1.2.3")  # where no login is required
-    world.clock.advance(61)
+    assert not rig.sessions.entries
+    other = rig.connect("25", "10.1.2.3")  # where no login is required
+    rig.clock.advance(61)
     assert other.closed
 
 
 # Behind a load balancer
 
 
-def behind(world: World, host: str, data: bytes) -> tuple[Any, bytes]:
+def behind(rig: RelayRig, host: str, data: bytes) -> tuple[Any, bytes]:
     """Connect from `host` to a port with PROXY, send `data` and a mail in clear text, and return the replies."""
-    ports = Ports("mx.test", Limits(), object(), world.relay.open_session, world.clock, [BALANCER])
+    ports = Ports("mx.test", Limits(), object(), rig.relay.open_session, rig.clock, [BALANCER])
     [port] = ports.make({"587": "haproxy:tcp:587"})
     address, transport = IPv4Address("TCP", host, 999), Transport()
     transport.peerAddr = address  # type: ignore[assignment]
@@ -191,9 +191,9 @@ def behind(world: World, host: str, data: bytes) -> tuple[Any, bytes]:
     transport.protocol.makeConnection(transport)
     for byte in data + b"EHLO me\r\nMAIL FROM:<me@example.com>\r\n":
         transport.protocol.dataReceived(bytes([byte]))
-    heard: bytes = transport.value()
+    received: bytes = transport.value()
     transport.protocol.connectionLost()
-    return transport, heard
+    return transport, received
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def behind(world: World, host: str, data: bytes) -> tuple[Any, bytes]:
     ],
 )
 def test_an_address_from_a_balancer_can_be_trusted(host: str, header: bytes) -> None:
-    _, heard = behind(World(), host, header)
-    assert heard.startswith(b"220 ") and heard.endswith(b"250 2.1.0 Sender OK\r\n")
+    _, received = behind(RelayRig(), host, header)
+    assert received.startswith(b"220 ") and received.endswith(b"250 2.1.0 Sender OK\r\n")
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_an_address_from_a_balancer_can_be_trusted(host: str, header: bytes) -> 
     ],
 )
 def test_other_addresses_are_not_trusted(host: str, header: bytes) -> None:
-    world = World()
-    world.relay.trusted_networks = TrustedNetworks.of({"10.1.2.0/24": str(KEY), "127.0.0.1": str(KEY), "::1": str(KEY)}, [BALANCER])
-    _, heard = behind(world, host, header)
-    assert b"2.1.0" not in heard and heard.endswith(b"530 5.7.0 Must issue a STARTTLS command first\r\n")
+    rig = RelayRig()
+    rig.relay.trusted_networks = TrustedNetworks.of({"10.1.2.0/24": str(KEY), "127.0.0.1": str(KEY), "::1": str(KEY)}, [BALANCER])
+    _, received = behind(rig, host, header)
+    assert b"2.1.0" not in received and received.endswith(b"530 5.7.0 Must issue a STARTTLS command first\r\n")
 
 
 def test_an_invalid_proxy_header_is_disconnected() -> None:
-    transport, heard = behind(World(), "10.1.2.9", b"PROXY TCP4 10.1.2.3,192.0.2.1 10.1.2.1 4000 587\r\n")
-    assert transport.aborted and not heard
+    transport, received = behind(RelayRig(), "10.1.2.9", b"PROXY TCP4 10.1.2.3,192.0.2.1 10.1.2.1 4000 587\r\n")
+    assert transport.aborted and not received

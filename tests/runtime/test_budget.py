@@ -102,15 +102,15 @@ class Waiters:
         self.clock, self.got = Clock(), list[str]()
         self.turns = Turns(limit, self.clock)
 
-    def ask(self, owner: str, size: int) -> None:
+    def reserve(self, owner: str, size: int) -> None:
         Deferred.fromCoroutine(self.turns.take(owner, size)).addCallback(lambda ok: self.got.append(owner if ok else f"{owner} refused"))
 
 
 def test_owners_take_turns_however_many_requests_one_of_them_sends() -> None:
     waiters = Waiters(100)
     for _ in range(4):
-        waiters.ask("a", 100)
-    waiters.ask("b", 100)
+        waiters.reserve("a", 100)
+    waiters.reserve("b", 100)
     for _ in range(5):
         waiters.turns.give(100)
     assert waiters.got == ["a", "a", "b", "a", "a"] and waiters.turns.used == 0
@@ -118,9 +118,9 @@ def test_owners_take_turns_however_many_requests_one_of_them_sends() -> None:
 
 def test_one_request_above_the_limit_is_worked_on_alone() -> None:
     waiters = Waiters(100)
-    waiters.ask("a", 10)
-    waiters.ask("b", 1000)
-    waiters.ask("c", 10)  # does not overtake
+    waiters.reserve("a", 10)
+    waiters.reserve("b", 1000)
+    waiters.reserve("c", 10)  # does not overtake
     assert waiters.got == ["a"] and waiters.turns.waiting == 2
     waiters.turns.give(10)
     assert waiters.got == ["a", "b"]
@@ -130,12 +130,12 @@ def test_one_request_above_the_limit_is_worked_on_alone() -> None:
 
 def test_waiting_is_bounded() -> None:
     waiters = Waiters(100)
-    waiters.ask("a", 100)
-    waiters.ask("b", 100)
+    waiters.reserve("a", 100)
+    waiters.reserve("b", 100)
     waiters.clock.advance(TURN_SECONDS)
     assert waiters.got == ["a", "b refused"] and waiters.turns.waiting == 0
     for _ in range(TURNS_PER_OWNER + 1):
-        waiters.ask("b", 1)
+        waiters.reserve("b", 1)
     assert waiters.got == ["a", "b refused", "b refused"] and waiters.turns.waiting == TURNS_PER_OWNER
 
 

@@ -78,7 +78,7 @@ def test_stopping_is_bounded_in_time():
     """Gives up on what hangs, but waits for what has no timeout."""
     clock, trace, hangs, postgres = Clock(), [], [Deferred(), Deferred()], Deferred()
     opened = Opened()
-    opened.at_stop(lambda: trace.append("told"))
+    opened.at_stop(lambda: trace.append("notified"))
     opened.add("Postgres", lambda: postgres, no_timeout=True)
     opened.add("memory", closer(trace, "memory"))
     opened.add("delivery", lambda: hangs[0])
@@ -86,11 +86,11 @@ def test_stopping_is_bounded_in_time():
     with capturedLogs() as logs:
         closed = Deferred.fromCoroutine(opened.close(clock, 10.0))
         clock.advance(9.9)
-        assert trace == ["told"]
+        assert trace == ["notified"]
         clock.advance(0.2)  # the time for all of them has passed
         clock.advance(lifecycle.FINAL_TIMEOUT)
     assert [event["name"] for event in logs if "name" in event] == ["listeners", "delivery"]
-    assert trace == ["told", "memory"]
+    assert trace == ["notified", "memory"]
     clock.advance(1000)
     assert not closed.called
     postgres.callback(None)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import attrs
 from twisted.internet.defer import Deferred
 
-from mailsvc.intake import Admitted, AsReceived, Content
+from mailsvc.intake import Admitted, AsReceived, Content, Intake
 from mailsvc.runtime.slices import Slices
-from tests.test_intake import Caller, Reservation, World, incoming
+from tests.test_intake import Caller, Rig, incoming
 
 
 @attrs.define
@@ -86,35 +86,41 @@ def test_a_failure_affects_only_its_own_work() -> None:
 
 
 @attrs.define
-class Slow(World):
+class Slow(Rig):
     """Composing an email takes a millisecond here."""
 
     day: Day = attrs.field(factory=Day)
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
-        self.day.now += 0.001
-        self.day.done.append(".")
-        return Reservation(domain)
+    def sliced(self) -> Intake:
+        """An intake that asks for the time once for each email that it composes."""
+        intake = self.intake()
+        intake.pause, now = self.day.slices.pause, intake.clock
+
+        def compose() -> float:
+            self.day.now += 0.001
+            self.day.done.append(".")
+            return now()
+
+        intake.clock = compose
+        return intake
 
 
 def test_a_batch_is_composed_in_slices() -> None:
-    world = Slow()
-    intake = world.intake()
-    intake.pause = world.day.slices.pause
+    rig = Slow()
+    intake = rig.sliced()
     admissions: list[object] = []
     emails = [incoming(to=f"zoe{n}@example.net") for n in range(100)]
     Deferred.fromCoroutine(intake.submit(Caller(), emails)).addBoth(admissions.append)  # type: ignore[arg-type]
-    assert not world.submissions and list(world.day.turns()) == ["....."] * 20
+    assert not rig.submissions and list(rig.day.turns()) == ["....."] * 20
     (admitted,) = admissions
-    assert isinstance(admitted, Admitted) and len(admitted.results) == len(world.taken) == 100
+    assert isinstance(admitted, Admitted) and len(admitted.results) == len(rig.taken) == 100
 
 
 def test_received_messages_are_not_composed() -> None:
     for content, turns in ((Content(html="<p>Hello</p>"), ["."]), (AsReceived(b"", ("zoe@example.net",), "<1@example.test>"), [])):
-        world = Slow()
-        intake = world.intake()
-        intake.pause = world.day.slices.pause
+        rig = Slow()
+        intake = rig.sliced()
         email = attrs.evolve(incoming(), content=content)
         admitted = Deferred.fromCoroutine(intake.submit(Caller(), [email]))  # type: ignore[arg-type]
-        assert list(world.day.turns()) == turns
+        assert list(rig.day.turns()) == turns
         assert admitted.called

@@ -115,7 +115,7 @@ class Reports:
 
 
 @attrs.define(eq=False)
-class World:
+class Rig:
     store: Store = attrs.field(factory=Store)
     reports: Reports = attrs.field(factory=Reports)
 
@@ -136,9 +136,9 @@ class World:
 
 @pytest.mark.parametrize(("mailbox", "kind"), [("complained", "complaint"), ("bounced-later", "bounce")])
 def test_reports_go_to_the_return_path_and_can_be_parsed(mailbox: str, kind: str) -> None:
-    world = World()
-    assert world.send(f"{mailbox}+1@example.org", "other@example.org").startswith("250 ")
-    [(to, message)] = world.reports.posted
+    rig = Rig()
+    assert rig.send(f"{mailbox}+1@example.org", "other@example.org").startswith("250 ")
+    [(to, message)] = rig.reports.posted
     assert to == RETURN_PATH and b"\nSubject: hi\r\n" in message and b"Hi." not in message
     report = reading.read(message)
     assert report.kind == kind
@@ -147,17 +147,17 @@ def test_reports_go_to_the_return_path_and_can_be_parsed(mailbox: str, kind: str
 
 
 def test_notify_success_returns_a_report() -> None:
-    world = World()
-    world.send("a@example.org> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;a@example.org")
-    world.send("b@example.org> NOTIFY=FAILURE ORCPT=rfc822;b", "c@example.org", "bounced-later@example.org> NOTIFY=NEVER ORCPT=rfc822;b")
-    [(to, message)] = world.reports.posted
+    rig = Rig()
+    rig.send("a@example.org> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;a@example.org")
+    rig.send("b@example.org> NOTIFY=FAILURE ORCPT=rfc822;b", "c@example.org", "bounced-later@example.org> NOTIFY=NEVER ORCPT=rfc822;b")
+    [(to, message)] = rig.reports.posted
     report = reading.read(message)
     assert (to, report.kind) == (RETURN_PATH, "success")
     assert [(each.recipient, each.action) for each in report.forwardable(["x@example.org", "a@example.org"])] == [(1, "delivered")]
 
 
 def test_other_senders_get_no_report() -> None:
-    world = World()
-    world.send("complained@example.org", sender="someone@example.net")
-    world.send("complained@example.org", sender="")
-    assert not world.reports.posted and len(world.store.mails) == 2
+    rig = Rig()
+    rig.send("complained@example.org", sender="someone@example.net")
+    rig.send("complained@example.org", sender="")
+    assert not rig.reports.posted and len(rig.store.mails) == 2

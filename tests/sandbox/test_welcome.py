@@ -14,17 +14,19 @@ import pytest_twisted
 
 from mailsvc.accounts.onboarding import Customers
 from mailsvc.runtime.database import Database
+from mailsvc.runtime.privacy import open_eraser
 from mailsvc.sandbox.welcome import Welcome, greeting
-from mailsvc.settings.schema import Domains, Settings
+from mailsvc.settings.schema import Domains, Privacy, Settings
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.restore_guard import RestoreGuard
 
 ENCRYPTION = Encryption.read("1 " + "A" * 43 + "=", "the test")
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     out = io.StringIO()
     monkeypatch.setattr(sys, "__stdout__", out)
     return out
@@ -33,12 +35,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def welcome(pool: Pool, file: Path) -> Welcome:
     from twisted.internet import reactor
 
-    customers = Customers.of(Database("", pool, ENCRYPTION), reactor, Settings(domains=Domains(allow_trust=True)))
+    database = Database("", pool, ENCRYPTION, RestoreGuard(pool, None, "r"), open_eraser(pool, reactor, ENCRYPTION, Privacy()))
+    customers = Customers.of(database, reactor, Settings(domains=Domains(allow_trust=True)))
     return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_file_is_written_and_removed(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
+async def test_the_file_is_written_and_removed(pool: Pool, tmp_path: Path, output: io.StringIO) -> None:
     file = tmp_path / "var" / "dev.json"
     first = welcome(pool, file)
     await first.begin()
@@ -57,13 +60,13 @@ async def test_the_file_is_written_and_removed(pool: Pool, tmp_path: Path, said:
     domain = await first.customers.domains.find(account, "mailsvc.example")
     assert domain is not None and domain.may_send
     assert len(await first.customers.domains.signing_keys(domain.id)) == 2
-    assert said.getvalue() == greeting(facts) + "\n"
+    assert output.getvalue() == greeting(facts) + "\n"
     await first.end()
     assert not file.exists()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_second_start_uses_the_same_account_and_key(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
+async def test_a_second_start_uses_the_same_account_and_key(pool: Pool, tmp_path: Path, output: io.StringIO) -> None:
     file = tmp_path / "dev.json"
     await welcome(pool, file).begin()
     facts = json.loads(file.read_text())
@@ -86,12 +89,12 @@ async def test_a_second_start_uses_the_same_account_and_key(pool: Pool, tmp_path
     await other.begin()
     assert await last.customers.keys.find(digest(again["api_key"])) is not None  # each process has its own
     assert {**again, "api_key": "", "sign_in": ""} == {**facts, "api_key": "", "sign_in": ""}
-    assert {name for (name,) in await pool.rows("SELECT name FROM api_keys")} == {"Development"}  # where it is told is nobody's business
+    assert {name for (name,) in await pool.rows("SELECT name FROM api_keys")} == {"Development"}  # where it is shown is nobody's business
 
 
 @pytest.mark.parametrize("left", ["", "[]", "{}", '{"api_key": 7}', "\xff"])
 @pytest_twisted.ensureDeferred
-async def test_other_keys_are_not_revoked(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
+async def test_other_keys_are_not_revoked(pool: Pool, tmp_path: Path, output: io.StringIO, left: str) -> None:
     file = tmp_path / "dev.json"
     only = welcome(pool, file)
     account = await only.customers.accounts.create("Development")
@@ -103,7 +106,7 @@ async def test_other_keys_are_not_revoked(pool: Pool, tmp_path: Path, said: io.S
 
 @pytest.mark.parametrize("left", ["", "ms_unknown", "\0"])
 @pytest_twisted.ensureDeferred
-async def test_an_earlier_key_is_used_only_if_it_is_valid(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
+async def test_an_earlier_key_is_used_only_if_it_is_valid(pool: Pool, tmp_path: Path, output: io.StringIO, left: str) -> None:
     file = tmp_path / "dev.json"
     file.with_suffix(".key").write_text(left)
     only = welcome(pool, file)

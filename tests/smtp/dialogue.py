@@ -88,7 +88,7 @@ def unescape(text: str) -> bytes:
     return _REPEAT.sub(lambda found: found[1] * int(found[2]), unescaped.encode("latin-1"))
 
 
-def said(text: str) -> list[str]:
+def replies(text: str) -> list[str]:
     """The lines that one S line of a dialogue expects."""
     if ehlo := re.fullmatch(r"\{EHLO (.+)\}", text):
         return [*(f"250-{line}" for line in EHLO), f"250 {ehlo[1]}"]
@@ -108,7 +108,7 @@ def read(path: Path) -> Dialogue:
                 dialogue.turns.append(Turn(line=number))
             dialogue.turns[-1].sent += unescape(text) + (b"\r\n" if kind == "C: " else b"")
         elif kind == "S: ":
-            dialogue.turns[-1].expected += said(text)
+            dialogue.turns[-1].expected += replies(text)
         elif kind in ("W: ", "C! "):
             turn = dialogue.turns[-1]
             if kind == "C! " and not turn.expected:
@@ -160,7 +160,7 @@ def play(dialogue: Dialogue, *, split: bool = False) -> None:
 
 
 def converse(dialogue: Dialogue, client: Client, *, split: bool = False) -> None:
-    """Say and hear all of it, then hang up."""
+    """Sends all of it, compares the replies, and disconnects."""
     for turn in dialogue.turns:
         client.clock.advance(turn.waits)
         if turn.leaves == "gone":
@@ -171,13 +171,13 @@ def converse(dialogue: Dialogue, client: Client, *, split: bool = False) -> None
         client.send(turn.sent, split=split)
         if turn.leaves == "half":
             client.protocol.readConnectionLost()
-        heard = client.received().decode("ascii").split("\r\n")
-        assert heard.pop() == "", f"half a line after line {turn.line}"
+        received = client.received().decode("ascii").split("\r\n")
+        assert received.pop() == "", f"half a line after line {turn.line}"
         if client.closed:
-            heard.append("(closed)")
+            received.append("(closed)")
         expected = [
-            said if wanted.endswith("…") and said.startswith(wanted[:-1]) else wanted
-            for wanted, said in zip(turn.expected, heard + [""] * len(turn.expected), strict=False)
+            line if wanted.endswith("…") and line.startswith(wanted[:-1]) else wanted
+            for wanted, line in zip(turn.expected, received + [""] * len(turn.expected), strict=False)
         ]
-        assert heard == expected, f"after line {turn.line}"
+        assert received == expected, f"after line {turn.line}"
     client.disconnect()

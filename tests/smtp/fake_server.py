@@ -116,8 +116,8 @@ class FakeServer:
         envelope.setdefault("sender", "b@example.net")
         if chunking and not hasattr(pieces, "__next__"):
             envelope.setdefault("size", sum(map(len, pieces)))
-        asked = Envelope(recipients=recipients or ("to@example.org",), **envelope)
-        return results_of(self.client.deliver(asked, pieces, may_send_dot or (lambda: True), "together" if chunking else "data"))
+        sent = Envelope(recipients=recipients or ("to@example.org",), **envelope)
+        return results_of(self.client.deliver(sent, pieces, may_send_dot or (lambda: True), "together" if chunking else "data"))
 
 
 def results_of(deferred: Deferred[Any]) -> list[Any]:

@@ -50,10 +50,12 @@ class Certificate:
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(key, hashes.SHA256())
         )
-        made = cls(folder / f"{host}{days}.key", folder / f"{host}{days}.pem")
-        made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-        made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        return made
+        files = cls(folder / f"{host}{days}.key", folder / f"{host}{days}.pem")
+        files.key.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return files
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -89,7 +91,7 @@ class Server(Protocol):
                 line, self.buffer = self.buffer.split(b"\r\n", 1)
                 verb = line.split(b" ")[0].split(b":")[0].upper()
                 if verb == b"BDAT" and verb not in self.listener.actions:
-                    self.listener.heard.append(verb)
+                    self.listener.commands.append(verb)
                     self.body, self.chunk = b"", int(line.split(b" ")[1])
                     continue
                 self.act(verb, lambda verb=verb: self.command(verb))
@@ -114,7 +116,7 @@ class Server(Protocol):
         return True
 
     def act(self, verb: bytes, default: Callable[[], None]) -> None:
-        self.listener.heard.append(verb)
+        self.listener.commands.append(verb)
         action = self.listener.actions.get(verb)
         if action is not None:
             action(self)
@@ -159,7 +161,7 @@ class Listener:
     context: SSL.Context | None = None
     actions: dict[bytes, Callable[[Server], Any]] = attrs.field(factory=dict)
     servers: list[Server] = attrs.field(factory=list)
-    heard: list[bytes] = attrs.field(factory=list)
+    commands: list[bytes] = attrs.field(factory=list)
     messages: list[bytes] = attrs.field(factory=list)
     names: list[bytes | None] = attrs.field(factory=list)  # requested by clients with SNI
     closed: Deferred[None] = attrs.field(factory=Deferred)

@@ -244,27 +244,27 @@ async def test_dialogue_in_clear_text_instead_of_tls(ports: Ports, path: Path) -
     port = ports.open(LISTENERS[dialogue.listener])
 
     def play() -> bytes:
-        """What is said after the 220."""
+        """Returns what the server sends after the 220."""
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as wire:
             *before, last = dialogue.turns
             for turn in before:
                 wire.sendall(turn.sent)
-                assert len(hear(wire, len(turn.expected))) == len(turn.expected)
+                assert len(receive(wire, len(turn.expected))) == len(turn.expected)
             wire.sendall(last.sent)
             return b"" if last.leaves else read_to_the_end(wire)
 
-    said = await blocking(play)
-    assert not re.search(rb"[2-5]\d\d[ -]", said) and ports.mails == [] and ports.recorders[0].calls == []
+    received = await blocking(play)
+    assert not re.search(rb"[2-5]\d\d[ -]", received) and ports.mails == [] and ports.recorders[0].calls == []
 
 
 def read_to_the_end(wire: socket.socket) -> bytes:
-    heard = b""
+    received = b""
     try:
         while data := wire.recv(1000):
-            heard += data
+            received += data
     except ConnectionError:
         pass
-    return heard
+    return received
 
 
 def converse(dialogue: Dialogue, wire: socket.socket, version: str) -> None:
@@ -274,15 +274,15 @@ def converse(dialogue: Dialogue, wire: socket.socket, version: str) -> None:
         pieces = [turn.sent] if len(turn.sent) > 300 else [turn.sent[i : i + 1] for i in range(len(turn.sent))]
         for piece in pieces:
             wire.sendall(piece)
-        heard = hear(wire, len(turn.expected))
-        for said, wanted in zip(heard, turn.expected, strict=True):
-            assert re.fullmatch(re.escape(wanted).replace("…", ".*"), said), f"{said!r} after line {turn.line}"
+        received = receive(wire, len(turn.expected))
+        for line, wanted in zip(received, turn.expected, strict=True):
+            assert re.fullmatch(re.escape(wanted).replace("…", ".*"), line), f"{line!r} after line {turn.line}"
         if turn.expected == ["220 2.0.0 Ready to start TLS"]:
             wire = trusting(version).wrap_socket(wire)
     wire.close()
 
 
-def hear(wire: socket.socket, count: int) -> list[str]:
+def receive(wire: socket.socket, count: int) -> list[str]:
     data = b""
     while data.count(b"\n") < count:
         try:

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 import pytest_twisted
 
 from mailsvc.store.postgres.pool import Pool
-from tests.store.fixtures import NOW, House
+from tests.store.fixtures import NOW, StoreRig
 
 
 @pytest_twisted.async_yield_fixture
-async def house(pool: Pool) -> AsyncIterator[House]:
+async def store(pool: Pool) -> AsyncIterator[StoreRig]:
     from twisted.internet import reactor
 
-    house = House(pool, reactor)
-    house.lease = await house.process()
-    yield house
-    assert await house.queue.unexplained(NOW) == 0
+    store = StoreRig(pool, reactor)
+    store.lease = await store.process()
+    yield store
+    assert await store.queue.unexplained(NOW) == 0

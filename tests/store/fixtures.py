@@ -12,12 +12,12 @@ import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
-from mailsvc.mail.envelope import EMPTY
 from mailsvc.outcome import Outcome
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.accept import Acceptance, AcceptResult, Idempotency, NewEmail, NewRecipient, Submission
 from mailsvc.store.mail.emails import Emails
+from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.messages import Messages
 from mailsvc.store.postgres.connection import Params
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -73,7 +73,7 @@ def attempt(**changes: Any) -> AttemptRecord:
     return attrs.evolve(record, **changes)
 
 
-class House:
+class StoreRig:
     """Access to all tables of one database, and the ID of a delivery process."""
 
     def __init__(self, pool: Pool, clock: Any) -> None:
@@ -87,7 +87,7 @@ class House:
         present.advance(NOW.timestamp())
         self.emails = Emails(self.pool, present)  # however long the run has taken by now
         self.messages = Messages(self.pool, self.clock)
-        self.books = EventLedger(self.pool)
+        self.ledger = EventLedger(self.pool)
 
     async def process(self) -> int:
         """The number of one more process."""
@@ -102,9 +102,9 @@ class House:
         return (await self.queue.claim(REGION, {destination: limit}, now, lease or self.lease)).rows
 
     async def settle(self, mail: NewEmail, *outcomes: Outcome | None, lease: int | None = None, **changes: Any) -> frozenset[int]:
-        """The outcomes of recipients 0, 1, …; None: nothing is told of that one."""
-        told = tuple(RecipientOutcome(n, outcome) for n, outcome in enumerate(outcomes) if outcome is not None)
-        settlement = Settlement(mail.account_id, mail.email_id, mail.domain_id, lease or self.lease, NOW, told, attempt())
+        """The outcomes of recipients 0, 1, …; None: that one has no outcome."""
+        results = tuple(RecipientOutcome(n, outcome) for n, outcome in enumerate(outcomes) if outcome is not None)
+        settlement = Settlement(mail.account_id, mail.email_id, mail.domain_id, lease or self.lease, NOW, results, attempt())
         return await self.settling.settle(attrs.evolve(settlement, **changes))
 
     async def statuses(self, mail: NewEmail) -> list[str]:
@@ -122,14 +122,14 @@ async def together(*coroutines: Any) -> list[Any]:
     return list(await gatherResults([Deferred.fromCoroutine(c) for c in coroutines], consumeErrors=True))
 
 
-async def explain(house: House, sql: str, params: Params) -> dict[str, Any]:
+async def explain(store: StoreRig, sql: str, params: Params) -> dict[str, Any]:
     async def explained(tx: Transaction) -> dict[str, Any]:
         await tx.run(BY_INDEX)
         [(plans,)] = await tx.rows("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, params)
         plan: dict[str, Any] = (json.loads(plans) if isinstance(plans, str) else plans)[0]["Plan"]
         return plan
 
-    return await house.pool.transact(explained)
+    return await store.pool.transact(explained)
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,69 +10,69 @@ from twisted.internet.task import Clock
 from mailsvc.store.cache import MAX_AGE, Cache
 
 
-class Asked:
+class CacheRig:
     """A cache and its loader: `answers` has a Deferred for each query."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.cache: Cache[str, int] = Cache(self.clock)
         self.answers: list[Deferred[int]] = []
-        self.told: list[Any] = []
+        self.results: list[Any] = []
 
-    def ask(self, key: str = "key") -> Deferred[int]:
+    def get(self, key: str = "key") -> Deferred[int]:
         def load() -> Deferred[int]:
             self.answers.append(Deferred())
             return self.answers[-1]
 
-        asked = Deferred.fromCoroutine(self.cache.get(key, load))
-        asked.addBoth(lambda result: self.told.append(getattr(result, "value", result)))
-        return asked
+        rig = Deferred.fromCoroutine(self.cache.get(key, load))
+        rig.addBoth(lambda result: self.results.append(getattr(result, "value", result)))
+        return rig
 
 
 def test_concurrent_requests_for_a_key_share_one_query() -> None:
-    asked = Asked()
+    rig = CacheRig()
     for _ in range(3):
-        asked.ask()
-    asked.ask("other")
-    assert len(asked.answers) == 2
-    asked.answers[0].callback(1)
-    assert asked.told == [1, 1, 1]
-    asked.ask()
-    assert asked.told == [1, 1, 1, 1] and len(asked.answers) == 2
-    asked.clock.advance(MAX_AGE)
-    asked.ask()
-    assert len(asked.answers) == 3
+        rig.get()
+    rig.get("other")
+    assert len(rig.answers) == 2
+    rig.answers[0].callback(1)
+    assert rig.results == [1, 1, 1]
+    rig.get()
+    assert rig.results == [1, 1, 1, 1] and len(rig.answers) == 2
+    rig.clock.advance(MAX_AGE)
+    rig.get()
+    assert len(rig.answers) == 3
 
 
 def test_requests_after_a_change_never_get_an_older_value() -> None:
-    asked = Asked()
-    asked.ask()
-    asked.cache.changed()
-    asked.ask()
-    assert len(asked.answers) == 2
-    asked.answers[1].callback(2)
-    asked.answers[0].callback(1)
-    assert asked.told == [2, 1]
-    asked.ask()
-    assert asked.told == [2, 1, 2]
+    rig = CacheRig()
+    rig.get()
+    rig.cache.changed()
+    rig.get()
+    assert len(rig.answers) == 2
+    rig.answers[1].callback(2)
+    rig.answers[0].callback(1)
+    assert rig.results == [2, 1]
+    rig.get()
+    assert rig.results == [2, 1, 2]
 
 
 def test_errors_reach_all_waiters_and_are_not_cached() -> None:
-    asked = Asked()
+    rig = CacheRig()
     error = ValueError()
-    asked.ask()
-    asked.ask()
-    asked.answers[0].errback(error)
-    assert asked.told == [error, error]
-    asked.ask()
-    assert len(asked.answers) == 2
+    rig.get()
+    rig.get()
+    rig.answers[0].errback(error)
+    assert rig.results == [error, error]
+    rig.get()
+    assert len(rig.answers) == 2
 
 
 def test_a_cancelled_waiter_does_not_affect_the_others() -> None:
-    asked = Asked()
-    first = asked.ask()
-    asked.ask()
+    rig = CacheRig()
+    first = rig.get()
+    rig.get()
     first.cancel()
-    assert isinstance(asked.told[0], CancelledError)
-    asked.answers[0].callback(1)
-    assert asked.told[1:] == [1]
+    assert isinstance(rig.results[0], CancelledError)
+    rig.answers[0].callback(1)
+    assert rig.results[1:] == [1]

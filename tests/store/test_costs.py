@@ -5,30 +5,30 @@ from __future__ import annotations
 import pytest_twisted
 
 from mailsvc.outcome import Delivered
-from tests.store.fixtures import NOW, REGION, House, email, together
+from tests.store.fixtures import NOW, REGION, StoreRig, email, together
 
 MANY = 100
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_hundred_emails_at_once_share_their_statements(house: House) -> None:
+async def test_a_hundred_emails_at_once_share_their_statements(store: StoreRig) -> None:
     async def cost(*work: object) -> int:
-        before = house.pool.statements
+        before = store.pool.statements
         await together(*work)
-        return house.pool.statements - before
+        return store.pool.statements - before
 
-    await house.accept(email())  # what a connection prepares once is no cost of an email
-    mails = [email(lease=house.lease) for _ in range(MANY)]
-    assert await cost(house.accept(*mails)) <= 2
-    assert await cost(*(house.settle(mail, Delivered("250 ok")) for mail in mails)) <= 2
+    await store.accept(email())  # what a connection prepares once is no cost of an email
+    mails = [email(lease=store.lease) for _ in range(MANY)]
+    assert await cost(store.accept(*mails)) <= 2
+    assert await cost(*(store.settle(mail, Delivered("250 ok")) for mail in mails)) <= 2
 
-    assert await cost(house.books.number(1000)) == 1
+    assert await cost(store.ledger.number(1000)) == 1
 
     waiting = [email() for _ in range(MANY)]
-    await house.accept(*waiting)
-    assert await cost(house.queue.claim(REGION, {"example.org": MANY}, NOW, house.lease)) == 1
+    await store.accept(*waiting)
+    assert await cost(store.queue.claim(REGION, {"example.org": MANY}, NOW, store.lease)) == 1
     apart = [email(f"a@{n}.example") for n in range(MANY)]
-    await house.accept(*apart)
+    await store.accept(*apart)
     wanted = {f"{n}.example": 10 for n in range(MANY)}
-    assert await cost(house.queue.claim(REGION, wanted, NOW, house.lease, 1 << 20)) == 1
-    assert await cost(*(house.messages.load(mail.account_id, mail.email_id) for mail in waiting)) <= -(-MANY // 16)
+    assert await cost(store.queue.claim(REGION, wanted, NOW, store.lease, 1 << 20)) == 1
+    assert await cost(*(store.messages.load(mail.account_id, mail.email_id) for mail in waiting)) <= -(-MANY // 16)

@@ -16,9 +16,9 @@ MOMENTS = st.integers(0, (1 << 48) - 1).map(lambda milliseconds: milliseconds / 
 
 @given(MOMENTS)
 def test_the_fields_follow_the_rfc(seconds: float) -> None:
-    made = uuid7_floor(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(seconds, 250_000_000_000)))
-    assert made.version == 7
-    assert made.variant == "specified in RFC 4122"
+    created = uuid7_floor(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(seconds, 250_000_000_000)))
+    assert created.version == 7
+    assert created.variant == "specified in RFC 4122"
 
 
 def test_the_example_of_the_rfc() -> None:
@@ -30,11 +30,11 @@ def test_the_example_of_the_rfc() -> None:
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=200))
 def test_ids_increase(steps: list[int]) -> None:
     seconds = 2_000_000_000.0
-    made = []
+    created = []
     for step in steps:
         seconds += step / 1000 - 0.001  # the clock may step back
-        made.append(uuid7(seconds))
-    assert sorted(set(made)) == made
+        created.append(uuid7(seconds))
+    assert sorted(set(created)) == created
 
 
 def test_ids_return_to_the_time_after_a_clock_was_far_ahead() -> None:
@@ -46,6 +46,6 @@ def test_ids_return_to_the_time_after_a_clock_was_far_ahead() -> None:
 def test_the_floor_is_below_all_ids_of_its_millisecond(milliseconds: int) -> None:
     moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
     ids._last[:] = [0, 0]
-    made = uuid7(milliseconds / 1000)
-    assert uuid7_floor(moment) < made < uuid7_floor(moment + timedelta(milliseconds=1))
-    assert uuid7_seconds(made) == milliseconds / 1000
+    created = uuid7(milliseconds / 1000)
+    assert uuid7_floor(moment) < created < uuid7_floor(moment + timedelta(milliseconds=1))
+    assert uuid7_seconds(created) == milliseconds / 1000

@@ -8,12 +8,12 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.net.fetch import FetchError, Reply
 from mailsvc.webhooks.concurrency import REMEMBERED, Concurrency
-from tests.webhooks.test_sender import Row, World
+from tests.webhooks.test_sender import Rig, Row
 
 ONE = UUID(int=1)
 
 
-class Slow(World):
+class Slow(Rig):
     """Endpoints that answer after `seconds[url]`; one in `workers` has only so many requests served at once."""
 
     def __init__(self, **limits: object) -> None:
@@ -50,44 +50,44 @@ class Slow(World):
 
 def test_a_slow_endpoint_that_answers_well_gets_more_connections() -> None:
     """50 events a second for 60 s to an endpoint that takes 1 s for each: five connections needed ten minutes."""
-    world = Slow()
-    world.seconds["slow"] = 1.0
-    world.well = {ONE}
-    world.posts.startService()
+    rig = Slow()
+    rig.seconds["slow"] = 1.0
+    rig.well = {ONE}
+    rig.posts.startService()
     for _ in range(60):
-        world.add(50, "slow", 1)
-        world.ring()
-        world.run(1)
-    world.run(15)
-    assert world.rows == {}
-    assert 40 <= world.most["slow"] <= 50
+        rig.add(50, "slow", 1)
+        rig.ring()
+        rig.run(1)
+    rig.run(15)
+    assert rig.rows == {}
+    assert 40 <= rig.most["slow"] <= 50
 
 
 def test_connections_stop_growing_where_the_endpoint_only_queues() -> None:
-    world = Slow()
-    world.seconds["narrow"], world.workers["narrow"] = 0.5, 8
-    world.well = {ONE}
-    world.add(2000, "narrow", 1)
-    world.posts.startService()
-    world.run(100)
-    assert world.open["narrow"] <= 25
-    assert all(posted.outcome == "success" for posted in world.posted)
-    assert len(world.posted) > 100 / 0.5 * 8 * 0.8  # and it is kept busy
+    rig = Slow()
+    rig.seconds["narrow"], rig.workers["narrow"] = 0.5, 8
+    rig.well = {ONE}
+    rig.add(2000, "narrow", 1)
+    rig.posts.startService()
+    rig.run(100)
+    assert rig.open["narrow"] <= 25
+    assert all(posted.outcome == "success" for posted in rig.posted)
+    assert len(rig.posted) > 100 / 0.5 * 8 * 0.8  # and it is kept busy
 
 
 def test_wide_endpoints_leave_half_of_all_connections_to_others() -> None:
-    world = Slow(connections=60)
+    rig = Slow(connections=60)
     for number in range(1, 5):
-        world.seconds[f"https://slow{number}/"] = 5.0
-        world.add(2000, f"https://slow{number}/", number)
-    world.well = {UUID(int=number) for number in range(1, 6)}
-    world.posts.startService()
-    world.run(60)
-    assert world.posts.open <= 4 * 5 + 30
-    world.add(5, "https://good/", 5)
-    world.ring()
-    world.run(0.1)
-    assert len(world.at("https://good/")) == 5
+        rig.seconds[f"https://slow{number}/"] = 5.0
+        rig.add(2000, f"https://slow{number}/", number)
+    rig.well = {UUID(int=number) for number in range(1, 6)}
+    rig.posts.startService()
+    rig.run(60)
+    assert rig.posts.open <= 4 * 5 + 30
+    rig.add(5, "https://good/", 5)
+    rig.ring()
+    rig.run(0.1)
+    assert len(rig.at("https://good/")) == 5
 
 
 def test_a_failure_halves_and_never_goes_below_the_least() -> None:

@@ -25,7 +25,7 @@ FAILING = Webhook(
 DISABLED = attrs.evolve(FAILING, status="disabled", disabled_why="It responded with 410 Gone.", failed_with=0)
 
 
-class World:
+class Rig:
     """The table, the intake and the domains; `answer` is what the intake says."""
 
     def __init__(
@@ -66,23 +66,23 @@ class World:
 
 
 def test_failing_and_disabled_endpoints_get_a_mail() -> None:
-    world = World(FAILING, DISABLED)
-    world.send_due()
-    (caller, first, key), (_, second, other) = world.submitted
+    rig = Rig(FAILING, DISABLED)
+    rig.send_due()
+    (caller, first, key), (_, second, other) = rig.submitted
     assert (caller.account_id, caller.domain_id, caller.key_id) == (UUID(int=5), UUID(int=6), None)
     assert (first.sender.address, first.to[0].address, first.source) == ("notices@op.example", "admin@acme.example", "system")
     assert (first.subject, second.subject) == ("Your webhook endpoint is failing", "Your webhook endpoint was disabled")
     assert isinstance(first.content, Content)
     assert key.key != other.key
-    assert world.waiting == []
+    assert rig.waiting == []
 
 
 def test_each_recipient_gets_one_mail() -> None:
-    world = World(FAILING, to=("a@acme.example", "b@acme.example"))
-    world.send_due()
-    assert [[each.address for each in email.to] for _, email, _ in world.submitted] == [["a@acme.example"], ["b@acme.example"]]
-    assert len({key.key for *_, key in world.submitted}) == 2
-    assert world.waiting == []
+    rig = Rig(FAILING, to=("a@acme.example", "b@acme.example"))
+    rig.send_due()
+    assert [[each.address for each in email.to] for _, email, _ in rig.submitted] == [["a@acme.example"], ["b@acme.example"]]
+    assert len({key.key for *_, key in rig.submitted}) == 2
+    assert rig.waiting == []
 
 
 def test_the_text_names_the_endpoint_and_its_last_failure() -> None:
@@ -96,20 +96,20 @@ def test_the_text_names_the_endpoint_and_its_last_failure() -> None:
 
 @pytest.mark.parametrize("more", [{"to": ()}, {"sender": None}])
 def test_nothing_is_sent_without_recipients_or_a_sender(more: dict[str, Any]) -> None:
-    world = World(FAILING, **more)
-    world.send_due()
-    assert world.submitted == world.waiting == []
+    rig = Rig(FAILING, **more)
+    rig.send_due()
+    assert rig.submitted == rig.waiting == []
 
 
 def test_a_busy_service_is_retried_and_a_refusal_is_not() -> None:
-    world = World(FAILING)
-    world.answer = Busy()
-    world.send_due()
-    assert world.waiting == [FAILING]
-    world.answer = Rejected({0: Refusal("domain", "from", "The domain is not verified.")})
-    world.send_due()
-    assert world.waiting == []
-    world = World(FAILING)
-    world.owned = False
-    world.send_due()
-    assert world.submitted == world.waiting == []
+    rig = Rig(FAILING)
+    rig.answer = Busy()
+    rig.send_due()
+    assert rig.waiting == [FAILING]
+    rig.answer = Rejected({0: Refusal("domain", "from", "The domain is not verified.")})
+    rig.send_due()
+    assert rig.waiting == []
+    rig = Rig(FAILING)
+    rig.owned = False
+    rig.send_due()
+    assert rig.submitted == rig.waiting == []

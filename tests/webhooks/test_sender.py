@@ -34,7 +34,7 @@ class Row:
     next_at: datetime
 
 
-class World:
+class Rig:
     """`answers` maps a URL to a status, a Deferred of one, or a FetchError."""
 
     def __init__(self, **limits: Any) -> None:
@@ -44,7 +44,7 @@ class World:
         self.failing: set[UUID] = set()
         self.well: set[UUID] = set()
         self.answers: dict[str, Any] = {}
-        self.asked: list[tuple[float, str, bytes, Mapping[str, str]]] = []
+        self.requests: list[tuple[float, str, bytes, Mapping[str, str]]] = []
         self.posted: list[Posted] = []
         self.open: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
@@ -98,8 +98,8 @@ class World:
             mine = [(key, row) for key, row in self.rows.items() if row.webhook_id == webhook_id and row.next_at <= now][:most]
             for key, row in mine:
                 row.next_at = until
-                told = None if key in self.forgotten else {"type": "t"}
-                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, told, None))
+                message = None if key in self.forgotten else {"type": "t"}
+                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, message, None))
         return found
 
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
@@ -123,7 +123,7 @@ class World:
             row.tries, row.next_at = row.tries + 1, posted.next_at
         else:
             del self.rows[posted.due.event_id]
-        if posted.asked:
+        if posted.request_sent:
             (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
         return posted.why is not None
 
@@ -131,9 +131,9 @@ class World:
         self.cleared.append(webhook_id)
         self.rows = {key: row for key, row in self.rows.items() if row.webhook_id != webhook_id}
 
-    # The fetcher, and each of its lines
+    # The fetcher, and each of its connections
 
-    def connection(self) -> World:
+    def connection(self) -> Rig:
         self.connections += 1
         return self
 
@@ -143,7 +143,7 @@ class World:
     async def fetch(
         self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Reply:
-        self.asked.append((self.clock.seconds() - START, url, body or b"", headers or {}))
+        self.requests.append((self.clock.seconds() - START, url, body or b"", headers or {}))
         self.open[url] += 1
         self.most[url] = max(self.most[url], self.open[url])
         try:
@@ -160,214 +160,214 @@ class World:
             self.open[url] -= 1
 
     def at(self, url: str) -> list[float]:
-        return [when for when, each, *_ in self.asked if each == url]
+        return [when for when, each, *_ in self.requests if each == url]
 
 
-def test_three_neighbours_over_days() -> None:
+def test_a_failing_endpoint_does_not_affect_two_others_over_days() -> None:
     """The good one has everything at once; the others get what the schedule says, and then it ends."""
-    world = World()
+    rig = Rig()
     for number, (url, answer) in enumerate([("good", 204), ("hangs", "hang"), ("fails", 500)], 1):
-        world.answers[url] = answer
-        world.add(1, url, number)
-    world.posts.startService()
-    world.run(2)
-    world.add(10, "good", 1)
-    world.ring()
-    world.run(1.2 * 86400)
-    assert max(world.at("good")) <= 3
-    assert len(world.at("good")) == 11
-    gaps = [later - sooner for sooner, later in zip(world.at("fails"), world.at("fails")[1:], strict=False)]
-    assert len(world.at("fails")) == 8
+        rig.answers[url] = answer
+        rig.add(1, url, number)
+    rig.posts.startService()
+    rig.run(2)
+    rig.add(10, "good", 1)
+    rig.ring()
+    rig.run(1.2 * 86400)
+    assert max(rig.at("good")) <= 3
+    assert len(rig.at("good")) == 11
+    gaps = [later - sooner for sooner, later in zip(rig.at("fails"), rig.at("fails")[1:], strict=False)]
+    assert len(rig.at("fails")) == 8
     assert all(0 <= gap - wait <= 1 for gap, wait in zip(gaps, Limits().schedule, strict=True))
-    gaps = [later - sooner for sooner, later in zip(world.at("hangs"), world.at("hangs")[1:], strict=False)]
+    gaps = [later - sooner for sooner, later in zip(rig.at("hangs"), rig.at("hangs")[1:], strict=False)]
     assert all(15 <= gap - wait <= 16 for gap, wait in zip(gaps, Limits().schedule, strict=True))
-    assert world.rows == {}
-    ids = {headers["webhook-id"] for _, url, _, headers in world.asked if url == "fails"}
-    stamps = {headers["webhook-timestamp"] for _, url, _, headers in world.asked if url == "fails"}
+    assert rig.rows == {}
+    ids = {headers["webhook-id"] for _, url, _, headers in rig.requests if url == "fails"}
+    stamps = {headers["webhook-timestamp"] for _, url, _, headers in rig.requests if url == "fails"}
     assert (len(ids), len(stamps)) == (1, 8)
-    assert orjson.loads(world.asked[0][2]) == {"type": "t"}
+    assert orjson.loads(rig.requests[0][2]) == {"type": "t"}
 
 
-def test_ten_thousand_that_hang_leave_the_good_one_alone() -> None:
-    world = World(connections=50)
+def test_ten_thousand_hanging_endpoints_do_not_affect_a_healthy_one() -> None:
+    rig = Rig(connections=50)
     for number in range(10_000):
-        world.add(1, f"hangs{number}", number + 2)
-        world.answers[f"hangs{number}"] = "hang"
-        world.failing.add(UUID(int=number + 2))
-    world.posts.startService()
-    world.run(2)
-    assert world.posts.open == 25
-    world.add(100, "good", 1)
-    world.ring()
-    world.run(1)
-    assert len(world.at("good")) == 100
-    assert sum(world.most[url] for url in world.most if url != "good") <= 25
+        rig.add(1, f"hangs{number}", number + 2)
+        rig.answers[f"hangs{number}"] = "hang"
+        rig.failing.add(UUID(int=number + 2))
+    rig.posts.startService()
+    rig.run(2)
+    assert rig.posts.open == 25
+    rig.add(100, "good", 1)
+    rig.ring()
+    rig.run(1)
+    assert len(rig.at("good")) == 100
+    assert sum(rig.most[url] for url in rig.most if url != "good") <= 25
 
 
-def test_ten_thousand_new_ones_that_hang_leave_a_third_to_those_that_are_well() -> None:
-    world = World(connections=60)
-    world.well = {UUID(int=1)}
+def test_ten_thousand_new_hanging_endpoints_leave_a_third_of_the_connections_to_healthy_ones() -> None:
+    rig = Rig(connections=60)
+    rig.well = {UUID(int=1)}
     for number in range(10_000):
-        world.add(1, f"hangs{number}", number + 2)
-        world.answers[f"hangs{number}"] = "hang"
-    world.posts.startService()
-    world.run(2)
-    assert world.posts.open == 40
-    world.add(100, "good", 1)
-    world.ring()
-    world.run(1)
-    assert len(world.at("good")) == 100
-    assert sum(world.most[url] for url in world.most if url != "good") == 40
+        rig.add(1, f"hangs{number}", number + 2)
+        rig.answers[f"hangs{number}"] = "hang"
+    rig.posts.startService()
+    rig.run(2)
+    assert rig.posts.open == 40
+    rig.add(100, "good", 1)
+    rig.ring()
+    rig.run(1)
+    assert len(rig.at("good")) == 100
+    assert sum(rig.most[url] for url in rig.most if url != "good") == 40
 
 
 def test_an_endpoint_gets_a_few_connections_and_a_failing_one_a_single_one() -> None:
-    world = World(per_endpoint=4)
-    world.answers["slow"] = "hang"
-    world.add(50, "slow", 1)
-    world.posts.startService()
-    world.run(10)
-    assert world.most["slow"] == 4
-    world.run(30)
-    assert world.open["slow"] == 1
+    rig = Rig(per_endpoint=4)
+    rig.answers["slow"] = "hang"
+    rig.add(50, "slow", 1)
+    rig.posts.startService()
+    rig.run(10)
+    assert rig.most["slow"] == 4
+    rig.run(30)
+    assert rig.open["slow"] == 1
 
 
-def test_nobody_waits_for_the_poll_when_there_is_more() -> None:
-    world = World(per_endpoint=3)
-    world.add(500, "good", 1)
-    world.posts.startService()
+def test_a_backlog_does_not_wait_for_the_next_poll() -> None:
+    rig = Rig(per_endpoint=3)
+    rig.add(500, "good", 1)
+    rig.posts.startService()
     for _ in range(500):
-        world.clock.advance(0)
-    assert len(world.at("good")) == 500
-    assert world.rows == {}
+        rig.clock.advance(0)
+    assert len(rig.at("good")) == 500
+    assert rig.rows == {}
 
 
-def test_looks_that_are_much_work_leave_postgres_two_thirds_of_the_time() -> None:
-    world = World()
-    world.looking = 0.1
-    world.posts.startService()
+def test_slow_queries_leave_postgres_two_thirds_of_the_time() -> None:
+    rig = Rig()
+    rig.looking = 0.1
+    rig.posts.startService()
     for _ in range(300):  # something new at any time
-        world.add(1, "good", 1)
-        world.ring()
-        world.run(0.01)
-    assert 9 <= world.looks <= 11
-    world.looking = 0.0
-    world.run(1)
-    assert world.rows == {}
-    before = world.looks
+        rig.add(1, "good", 1)
+        rig.ring()
+        rig.run(0.01)
+    assert 9 <= rig.looks <= 11
+    rig.looking = 0.0
+    rig.run(1)
+    assert rig.rows == {}
+    before = rig.looks
     for _ in range(100):
-        world.ring()
-        world.run(0.01)
-    assert world.looks - before >= 100
+        rig.ring()
+        rig.run(0.01)
+    assert rig.looks - before >= 100
 
 
-def test_what_cannot_be_written_down_is_sent_again_under_the_same_id() -> None:
-    world = World()
-    world.add(1, "good", 1)
-    world.answers["good"] = "hang"
-    world.posts.startService()
-    world.run(1)
-    world.away = True
-    world.run(20)
-    assert world.posted == []
-    world.away, world.answers["good"] = False, 204
-    world.run(60)
-    assert [posted.status for posted in world.posted] == [204]
-    assert len({headers["svix-id"] for *_, headers in world.asked}) == 1
-    assert len(world.asked) == 2
+def test_a_message_whose_result_cannot_be_stored_is_sent_again_with_the_same_id() -> None:
+    rig = Rig()
+    rig.add(1, "good", 1)
+    rig.answers["good"] = "hang"
+    rig.posts.startService()
+    rig.run(1)
+    rig.away = True
+    rig.run(20)
+    assert rig.posted == []
+    rig.away, rig.answers["good"] = False, 204
+    rig.run(60)
+    assert [posted.status for posted in rig.posted] == [204]
+    assert len({headers["svix-id"] for *_, headers in rig.requests}) == 1
+    assert len(rig.requests) == 2
 
 
 def test_an_answer_that_cannot_be_read_is_a_failed_attempt_on_the_usual_schedule() -> None:
     """It used to leave no trace, so the message was sent again at the end of each claim, forever."""
-    world = World()
-    world.add(1, "odd", 1)
-    world.answers["odd"] = UnicodeDecodeError("ascii", b"\xff", 0, 1, "odd")
-    world.posts.startService()
-    world.run(200_000)
-    waits = [round(b - a) for a, b in pairwise(world.at("odd"))]
+    rig = Rig()
+    rig.add(1, "odd", 1)
+    rig.answers["odd"] = UnicodeDecodeError("ascii", b"\xff", 0, 1, "odd")
+    rig.posts.startService()
+    rig.run(200_000)
+    waits = [round(b - a) for a, b in pairwise(rig.at("odd"))]
     assert len(waits) == 7 and all(abs(got - due) <= 2 for got, due in zip(waits, Limits().schedule, strict=True))
-    assert {posted.status for posted in world.posted} == {0}
+    assert {posted.status for posted in rig.posted} == {0}
 
 
 def test_an_answer_that_cannot_be_stored_still_counts_as_an_attempt() -> None:
-    world = World()
-    world.add(1, "odd", 1)
-    world.answers["odd"], world.unwritable = 500, {"said"}
-    world.posts.startService()
-    world.run(2)
-    [posted] = world.posted
+    rig = Rig()
+    rig.add(1, "odd", 1)
+    rig.answers["odd"], rig.unwritable = 500, {"said"}
+    rig.posts.startService()
+    rig.run(2)
+    [posted] = rig.posted
     assert (posted.status, posted.outcome, posted.response) == (0, "retry", "The response could not be stored.")
 
 
-def test_what_was_taken_is_written_down_beside_the_next() -> None:
-    world = World(per_endpoint=1)
-    world.add(3, "good", 1)
-    world.add(3, "fails", 2)
-    world.answers["fails"] = 500
-    world.writing = []
-    world.posts.startService()
-    world.run(0.1)
-    assert (len(world.at("good")), len(world.at("fails"))) == (3, 1)  # a failure is written down before anything else
-    stopped = world.posts.stopService()
+def test_a_success_is_stored_while_the_next_message_is_sent() -> None:
+    rig = Rig(per_endpoint=1)
+    rig.add(3, "good", 1)
+    rig.add(3, "fails", 2)
+    rig.answers["fails"] = 500
+    rig.writing = []
+    rig.posts.startService()
+    rig.run(0.1)
+    assert (len(rig.at("good")), len(rig.at("fails"))) == (3, 1)  # a failure is written down before anything else
+    stopped = rig.posts.stopService()
     assert not stopped.called
-    while world.writing:
-        world.writing.pop(0).callback(None)
+    while rig.writing:
+        rig.writing.pop(0).callback(None)
     assert stopped.called
-    assert len(world.posted) == 4
+    assert len(rig.posted) == 4
 
 
-def test_what_is_not_written_down_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_unstored_results_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "UNRECORDED", 5)
-    world = World(connections=1)
-    world.add(20, "good", 1)
-    world.writing = []
-    world.posts.startService()
-    world.run(0.1)
-    assert 5 <= len(world.at("good")) <= 7
-    while world.writing:
-        world.writing.pop(0).callback(None)
-    assert len(world.at("good")) == 20
+    rig = Rig(connections=1)
+    rig.add(20, "good", 1)
+    rig.writing = []
+    rig.posts.startService()
+    rig.run(0.1)
+    assert 5 <= len(rig.at("good")) <= 7
+    while rig.writing:
+        rig.writing.pop(0).callback(None)
+    assert len(rig.at("good")) == 20
 
 
-def test_an_endpoint_that_is_gone_is_cleared() -> None:
-    world = World()
-    world.add(3, "gone", 1)
-    world.answers["gone"] = 410
-    world.posts.startService()
-    world.run(0.1)
-    assert world.cleared
-    assert world.rows == {}
-    world.add(3, "off", 2)
-    world.disabled.add(UUID(int=2))
-    world.run(2)
-    assert world.at("off") == []
-    assert world.rows == {}
+def test_messages_of_an_endpoint_that_responds_with_gone_are_cleared() -> None:
+    rig = Rig()
+    rig.add(3, "gone", 1)
+    rig.answers["gone"] = 410
+    rig.posts.startService()
+    rig.run(0.1)
+    assert rig.cleared
+    assert rig.rows == {}
+    rig.add(3, "off", 2)
+    rig.disabled.add(UUID(int=2))
+    rig.run(2)
+    assert rig.at("off") == []
+    assert rig.rows == {}
 
 
 def test_an_event_that_is_no_longer_stored_fails_alone() -> None:
-    world = World(per_endpoint=1)
-    world.add(9, "good", 1)
-    world.forgotten = {*list(world.rows)[::2]}
-    world.posts.startService()
-    world.run(0.1)
-    assert (world.rows, world.failing, len(world.at("good"))) == ({}, set(), 4)
-    ended = [posted for posted in world.posted if not posted.asked]
-    assert {posted.due.event_id for posted in ended} == world.forgotten
+    rig = Rig(per_endpoint=1)
+    rig.add(9, "good", 1)
+    rig.forgotten = {*list(rig.rows)[::2]}
+    rig.posts.startService()
+    rig.run(0.1)
+    assert (rig.rows, rig.failing, len(rig.at("good"))) == ({}, set(), 4)
+    ended = [posted for posted in rig.posted if not posted.request_sent]
+    assert {posted.due.event_id for posted in ended} == rig.forgotten
     assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "The event is no longer stored, so it cannot be sent.")}
 
 
-def test_stopping_waits_for_what_was_begun() -> None:
-    world = World()
-    world.answers["slow"] = "hang"
-    world.add(10, "slow", 1)
-    world.posts.startService()
-    world.run(0.1)
-    stopped = world.posts.stopService()
+def test_stopping_waits_for_attempts_in_progress() -> None:
+    rig = Rig()
+    rig.answers["slow"] = "hang"
+    rig.add(10, "slow", 1)
+    rig.posts.startService()
+    rig.run(0.1)
+    stopped = rig.posts.stopService()
     assert not stopped.called
-    world.run(15)
+    rig.run(15)
     assert stopped.called
-    assert (len(world.posted), world.connections) == (5, 0)
-    assert {row.next_at <= world.now for row in world.rows.values() if not row.tries} == {True}  # given back
-    assert world.clock.getDelayedCalls() == []
+    assert (len(rig.posted), rig.connections) == (5, 0)
+    assert {row.next_at <= rig.now for row in rig.rows.values() if not row.tries} == {True}  # given back
+    assert rig.clock.getDelayedCalls() == []
 
 
 def test_choosing_is_fair() -> None:

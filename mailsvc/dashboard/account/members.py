@@ -10,13 +10,14 @@ from datetime import timedelta
 import attrs
 
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.csv_file import plain
 from mailsvc.dashboard.keys import KEYS
-from mailsvc.dashboard.page import PageError, PageRequest, forbidden, not_found, page, section_app
+from mailsvc.dashboard.page import SWITCH, PageError, PageRequest, forbidden, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.completion import Authentication
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.csv_file import plain
+from mailsvc.net import allow_list
 from mailsvc.store.people.api_keys import Keys, KeyView
 from mailsvc.store.people.users import Role
 
@@ -63,11 +64,20 @@ class MemberPages:
             return await self._shown(request, 422, errors={"name": "Enter an account name."})
         if required and not request.user_session.second_factor:
             return await self._shown(request, 422, errors={"mfa": "Set up two-factor authentication for yourself first."})
-        entry = request.audit_entry("account changed", f"{name}, second factor {'required' if required else 'not required'}")
-        await self.context.users.change_account(request.account_id, name, required, [entry])
+        try:
+            networks = [allow_list.read(line) for line in request.field("networks").split()]
+        except ValueError as wrong:
+            return await self._shown(request, 422, errors={"networks": f"These {wrong}."})
+        if len(networks) > allow_list.MOST:
+            return await self._shown(request, 422, errors={"networks": f"Enter at most {allow_list.MOST} networks."})
+        if not allow_list.allows(request.address, networks):
+            return await self._shown(request, 422, errors={"networks": f"Your own address, {request.address}, must be among them."})
+        said = ", ".join([name, f"second factor {'required' if required else 'not required'}", *networks])
+        entry = request.audit_entry("account changed", said)
+        await self.context.users.change_account(request.account_id, name, required, networks, [entry])
         return request.redirect(SETTINGS, done="changed")
 
-    @page(app, f"{SETTINGS}/show", "POST")
+    @page(app, SWITCH, "POST")
     async def switch(self, request: PageRequest) -> bytes:
         account_id = request.uuid(request.field("account"), "account")
         if account_id not in [account.account_id for account in await self.context.users.accounts(request.user_session.user_id)]:

@@ -40,21 +40,23 @@ class PasskeyPages:
         if request.form:
             try:
                 _, answer = await self.passkeys.read(request, MAKE)
-                made = authenticators.verify_registration(site, answer)
+                passkey = authenticators.verify_registration(site, answer)
             except PasskeyError as error:
                 log.info("new passkey rejected: {reason}", reason=str(error))
                 errors = {"name": "The browser didn’t provide a valid passkey. Try again."}
             else:
-                return await self._made(request, user, made)
+                return await self._added(request, user, passkey)
         options = authenticators.registration_options(site, user, self.passkeys.ticket(request, MAKE), known)
         name = request.single_line("name") or browser(request.agent)
         return request.render("settings/passkey.html", 422 if errors else 200, options=options, errors=errors, name=name)
 
-    async def _made(self, request: PageRequest, user: User, made: NewPasskey) -> bytes:
+    async def _added(self, request: PageRequest, user: User, passkey: NewPasskey) -> bytes:
         """Store a new passkey. If it is the first second factor, show recovery codes."""
         name = request.single_line("name")[:NAME] or browser(request.agent)
         entry = request.own_audit_entry("passkey added", name)
-        if not await self.context.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [entry]):
+        if not await self.context.passkeys.add(
+            user.id, passkey.credential, passkey.public_key, passkey.sign_count, passkey.backed_up, name, [entry]
+        ):
             return request.redirect(SECURITY)
         await self.authentication.send_notice(request, user.email, f"passkey {name} was added")
         if user.second_factor:

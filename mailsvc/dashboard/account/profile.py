@@ -62,7 +62,7 @@ class Profile:
     # The address
 
     @page(app, ADDRESS, "POST")
-    async def ask(self, request: PageRequest) -> bytes:
+    async def propose(self, request: PageRequest) -> bytes:
         """Response, response time and audit entry are the same whether or not the address is registered."""
         user, email = await person(self.context, request), request.field("email").lower()
         if not self.context.sends_email:

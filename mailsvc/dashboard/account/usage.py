@@ -67,7 +67,7 @@ class Usage:
         today, this_month = await self.rollups.sent(account_id, day, month)
         account = await self.accounts.get(account_id)
         plan = self.quotas.plan(account.plan if account is not None else None)
-        quota = await self.quotas.usage(account_id, account.plan if account is not None else None)
+        quota = {} if account is None else await self.quotas.usage(account_id, account.plan, account.ramp)
         domains, _ = await self.domains.list(account_id)
         webhooks, _ = await self.webhooks.list(account_id, 1000)
         return request.render(

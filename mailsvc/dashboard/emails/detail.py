@@ -20,7 +20,7 @@ from mailsvc.domains.names import registrable
 from mailsvc.insights import checks
 from mailsvc.insights.checks import Grouped, Insight
 from mailsvc.insights.checks.links import all_hosts
-from mailsvc.insights.checks.reputation import of_facts
+from mailsvc.insights.checks.reputation import of_facts, of_linked
 from mailsvc.insights.reputation import Reputation
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
@@ -71,7 +71,7 @@ class EmailPages:
         events = await self.history.events(request.account_id, email.email_id)
         parsed = await self._parsed(request, email)
         key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == email.key_id), None)
-        found, looking = await self._insights(email, parsed) if parsed else (None, False)
+        found, of_domain, looking = await self._insights(email, parsed) if parsed else (None, None, False)
         defaults: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
         return request.render(
             "emails/one.html",
@@ -87,6 +87,7 @@ class EmailPages:
             shown=SHOWN,
             source=await self._source(request, email) if request.query("view") == "source" else "",
             insights=found,
+            of_domain=of_domain,
             looking=looking,
             tomorrow=self.context.now() + timedelta(days=1),
             hours=HOURS,
@@ -208,8 +209,8 @@ class EmailPages:
         message = await self._message(request, email)
         return (message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
 
-    async def _insights(self, email: EmailView, parsed: Parsed) -> tuple[Grouped, bool]:
-        """Insights from the message and the domain's reputation, and whether DNS checks are still in progress."""
+    async def _insights(self, email: EmailView, parsed: Parsed) -> tuple[Grouped, Grouped | None, bool]:
+        """Insights from the message, those of its domain, and whether DNS checks are still in progress."""
 
         def look() -> tuple[list[Insight], frozenset[str]]:
             mail = checks.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
@@ -218,9 +219,10 @@ class EmailPages:
         found, hosts = await self.context.in_thread(look)
         domain = await self.domains.get(email.domain_id)
         if domain is None:
-            return checks.grouped(found), False
-        facts, more = self.reputation.facts(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
-        return checks.grouped([*found, *of_facts(facts)]), more
+            return checks.grouped(found), None, False
+        listed, looking = self.reputation.linked([host for host in hosts if not _same_organisation(host, domain.name)])
+        facts, more = self.reputation.facts(domain)
+        return checks.grouped([*found, *of_linked(listed)]), checks.grouped(of_facts(facts)), looking or more
 
     async def _parsed(self, request: PageRequest, email: EmailView) -> Parsed | None:
         message = await self._message(request, email)

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 
 import attrs
 
-from mailsvc.dashboard import csv_file
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
 from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.logs import LOGS, LogList
 from mailsvc.dashboard.page import PageRequest, page, section_app
+from mailsvc.mail import csv_file
 from mailsvc.store.mail.exports import Exports as Stored
 
 BATCH = 1000  # rows read at a time

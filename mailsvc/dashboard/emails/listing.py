@@ -19,7 +19,19 @@ from mailsvc.store.mail.search import Filters, Search
 from mailsvc.store.people.api_keys import Keys, KeyView
 
 PAGE = 50
-STATUSES = ("delivered", "sent", "delivery_delayed", "bounced", "complained", "failed", "scheduled", "canceled", "suppressed")
+STATUSES = (
+    "delivered",
+    "opened",
+    "clicked",
+    "sent",
+    "delivery_delayed",
+    "bounced",
+    "complained",
+    "failed",
+    "scheduled",
+    "canceled",
+    "suppressed",
+)
 SPANS = {"1": "Last 24 hours", "3": "Last 3 days", "7": "Last 7 days", "15": "Last 15 days", "30": "Last 30 days"}
 
 

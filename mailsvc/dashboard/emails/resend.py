@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.intake import Admission, Admitted, AsReceived, Incoming, Key, Rejected
+from mailsvc.intake import Admitted, AsReceived, Incoming, Intake, Key, Rejected
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
-from mailsvc.mail.envelope import StoredEnvelope
-from mailsvc.mail.resend import Again, again
+from mailsvc.mail.resend import NewMessage, compose
 from mailsvc.mail.submission import Unfit
+from mailsvc.runtime.offload import InThread
 from mailsvc.settings.plans import Exhausted
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 
 ENDPOINT = "dashboard/again"  # the scope of idempotency keys
-AGAIN = "again"  # the `source` of resent emails
+RESENT = "again"  # the `source` of resent emails
 IN_THREAD = 256 * 1024  # larger messages (in bytes) are composed in a thread
-
-
-class Submitting(Protocol):
-    """intake.Intake"""
-
-    async def submit(
-        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
-    ) -> Admission: ...
 
 
 @attrs.frozen
@@ -45,9 +38,9 @@ class NotSent(Exception):
 
 @attrs.frozen
 class Resend:
-    intake: Submitting
+    intake: Intake
     accounts: Accounts
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    in_thread: InThread
     clock: Any
 
     async def send(
@@ -60,19 +53,19 @@ class Resend:
         now = unix(self.clock)
         email_id = uuid7(now)
 
-        def make() -> Again:
-            return again(message, str(email_id), datetime.fromtimestamp(now, UTC))
+        def make() -> NewMessage:
+            return compose(message, str(email_id), datetime.fromtimestamp(now, UTC))
 
         account = await self.accounts.get(email.account_id)
         if account is None or account.suspended_at is not None:
             raise NotSent("This account is suspended and can’t send.")
         try:
-            made = make() if len(message) < IN_THREAD else await self.in_thread(make)
+            new = make() if len(message) < IN_THREAD else await self.in_thread(make)
         except Unfit as unfit:
             raise NotSent(str(unfit)) from None
         digest = hashlib.sha256(" ".join((str(email.email_id), *recipients)).encode("utf-8", "surrogateescape")).digest()
         caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
-        incoming, key = _incoming(email, made, recipients, email_id), Key(ENDPOINT, idempotency_key, digest)
+        incoming, key = _incoming(email, new, recipients, email_id), Key(ENDPOINT, idempotency_key, digest)
         answer = await self.intake.submit(caller, [incoming], key, lines=[audit_entry(email_id)])
         match answer:
             case Admitted((UUID() as sent, *_)):
@@ -85,8 +78,8 @@ class Resend:
                 raise NotSent("This form was already submitted. Reload the page and check your recent emails.")
 
 
-def _incoming(email: EmailView, made: Again, recipients: Sequence[str], email_id: UUID) -> Incoming:
-    mail = made.mail
+def _incoming(email: EmailView, new: NewMessage, recipients: Sequence[str], email_id: UUID) -> Incoming:
+    mail = new.mail
     named = {box.address.lower() for box in (*mail.to, *mail.cc)}
     envelope = StoredEnvelope(smtputf8=email.envelope.smtputf8)
     return Incoming(
@@ -96,10 +89,10 @@ def _incoming(email: EmailView, made: Again, recipients: Sequence[str], email_id
         bcc=tuple(box for box in map(_mailbox, recipients) if box is not None and box.address.lower() not in named),
         reply_to=mail.reply_to,
         subject=mail.subject,
-        content=AsReceived(made.message, tuple(recipients), made.message_id, envelope, email_id),
+        content=AsReceived(new.message, tuple(recipients), new.message_id, envelope, email_id),
         headers=email.headers,
         tags=email.tags,
-        source=AGAIN,
+        source=RESENT,
         bulk=email.bulk,
     )
 

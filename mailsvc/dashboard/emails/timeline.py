@@ -8,6 +8,8 @@ from datetime import datetime
 import attrs
 
 from mailsvc.dashboard.formatting import STATUSES, duration, stamp
+from mailsvc.mail.tracking.machine import REASONS
+from mailsvc.store.events.event_data import Click, Open, Schedule
 from mailsvc.store.mail.emails import AttemptView
 from mailsvc.store.mail.history import EventView
 
@@ -24,6 +26,7 @@ _TITLES = {
     "email.opened": "Opened",
     "email.clicked": "Link clicked",
 }
+_BEGINNINGS = {"Accepted", "Scheduled"}  # above what happened at the same moment
 _OUTCOMES = {"delivered": "good", "deferred": "warn", "uncertain": "warn", "bounced": "bad", "failed": "bad"}
 
 
@@ -47,27 +50,30 @@ def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[At
     known = {entry.text for entry in entries}
     happened = [_event(event) for event in events if event.recipient in (None, number)]
     entries += [attrs.evolve(entry, text="") if entry.text in known else entry for entry in happened]  # an attempt already shows this reply
-    return sorted(entries, key=lambda entry: entry.at)
+    return sorted(entries, key=lambda entry: (entry.at, entry.title not in _BEGINNINGS))
 
 
 def _event(event: EventView) -> TimelineEntry:
     short = event.type.removeprefix("email.")
     tone = STATUSES.get(short, ("", "quiet"))[1]
-    return TimelineEntry(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _description(event))
+    facts = ""
+    if isinstance(event.data, Open | Click):
+        tone = tone if event.data.machine is None else "quiet"
+        facts = " · ".join(filter(None, (event.data.address, event.data.agent)))
+    return TimelineEntry(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _description(event), facts)
 
 
 def _description(event: EventView) -> str:
-    if event.type == "email.scheduled":
-        try:
-            return f"Scheduled for {stamp(datetime.fromisoformat(str(event.data['scheduled_at'])))}."
-        except (KeyError, ValueError):
-            return ""
+    if isinstance(event.data, Schedule):
+        return "" if event.data.scheduled_at is None else f"Scheduled for {stamp(event.data.scheduled_at)}."
+    if isinstance(event.data, Open | Click):
+        program = "" if event.data.machine is None else f"Likely by {REASONS.get(event.data.machine, 'a program')}."
+        return " ".join(filter(None, (event.data.text, program)))
     if event.type == "email.sent":
         return "Queued for delivery."
     if event.type == "email.delivered":
         return "Accepted by the recipient’s server."
-    known = event.data.get("reply") or event.data.get("reason") or ""
-    return str(known)
+    return event.data.text
 
 
 def _attempt(attempt: AttemptView, count: int, number: int) -> TimelineEntry:

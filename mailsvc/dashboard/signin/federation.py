@@ -52,7 +52,7 @@ class Federation:
         secret = self.context.secrets()[0]
         state = tickets.issue(secret, request.binding, STATE, now, provider=name, why=why, next=next_)
         try:
-            to = await provider.page(self._ask(name, state, secret, why == "again"))
+            to = await provider.page(self._authorization(name, state, secret, why == "again"))
             return request.render("signin/leaving.html", to=to, title=provider.title)
         except ProviderError as error:
             raise _failed(error, name) from None
@@ -69,7 +69,7 @@ class Federation:
         if request.query("error") or not request.query("code"):
             raise PageError(403, "Not signed in", f"{provider.title} didn’t confirm who you are. Sign in another way.")
         try:
-            claimed = await provider.identify(self._ask(name, state, secret), request.query("code"), request.query("iss"))
+            claimed = await provider.identify(self._authorization(name, state, secret), request.query("code"), request.query("iss"))
         except ProviderError as error:
             raise _failed(error, name) from None
         signed_in = request.session is not None and request.session.stage == "whole"
@@ -98,7 +98,7 @@ class Federation:
         elif await self.context.users.named(claimed.email) is not None:
             message = f"{claimed.email} is already registered. Sign in as before, then connect {{0}} in Settings → Security."
         elif not self.context.sign_up:
-            message = "No user is connected to this {0} sign-in. AuthorizationRequest an account admin to invite you."
+            message = "No user is connected to this {0} sign-in. Ask an account admin to invite you."
         else:
             return request.redirect(f"{SIGN_UP}/finish", ticket=ticket)
         return request.render("signin/unknown.html", 403, message=message.format(provider.title))
@@ -129,7 +129,7 @@ class Federation:
             raise not_found()
         return provider
 
-    def _ask(self, name: str, state: str, secret: bytes, again: bool = False) -> AuthorizationRequest:
+    def _authorization(self, name: str, state: str, secret: bytes, again: bool = False) -> AuthorizationRequest:
         nonce, verifier = (tickets.derived(secret, state, what) for what in ("nonce", "verifier"))
         return AuthorizationRequest(f"{self.context.base_url}{WITH}/{name}/back", state, nonce, verifier, again)
 

@@ -6,7 +6,7 @@ import attrs
 
 from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import AGAIN, SESSION, SIGN_IN, PageRequest, page, section_app
+from mailsvc.dashboard.page import REAUTHENTICATE, SECURITY, SESSION, SIGN_IN, PageRequest, page, section_app
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin.completion import Authentication, audit_entry
 from mailsvc.dashboard.signin.passkeys import PasskeySignIn
@@ -25,27 +25,27 @@ class SignIn:
     second: SecondFactor
 
     @page(app, SIGN_IN, access="public")
-    async def ask(self, request: PageRequest) -> bytes:
+    async def form(self, request: PageRequest) -> bytes:
         next_ = inside(request.query("next"))
         if request.session is not None and request.session.stage == "whole":
             return request.redirect(next_)
-        return await self._asked(request, next_, "", {})
+        return await self._shown(request, next_, "", {})
 
     @page(app, SIGN_IN, "POST", access="public")
     async def check(self, request: PageRequest) -> bytes:
         email, password, next_ = request.field("email").lower(), request.form.get("password", ""), inside(request.field("next"))
         if self.authentication.passwords.busy:
-            return await self._asked(request, next_, email, {"password": "Too many sign-ins right now. Try again in a moment."}, 429)
+            return await self._shown(request, next_, email, {"password": "Too many sign-ins right now. Try again in a moment."}, 429)
         subjects = self.authentication.throttle_subjects(request, email)
         refused = await self.authentication.throttled(subjects)
         if refused is not None:
-            return await self._asked(request, next_, email, {"password": refused.message}, refused.status)
+            return await self._shown(request, next_, email, {"password": refused.message}, refused.status)
         user = await self.context.users.named(email)
         if not await self.authentication.passwords.verify(password, user.password if user else None) or user is None:
             await self.authentication.throttle.failed(subjects)
             if user is not None:
                 self.context.later("writing an audit entry", self.authentication.record_failure(request, user, "password"))
-            return await self._asked(request, next_, email, {"password": WRONG}, 422)
+            return await self._shown(request, next_, email, {"password": WRONG}, 422)
         await self.authentication.throttle.passed(subjects)
         if outdated(user.password or ""):
             await self.context.users.set_password(user.id, await self.authentication.passwords.hash(password))
@@ -64,15 +64,18 @@ class SignIn:
         user = await self.context.users.named(found.email) if found else None
         if user is None:
             return request.render("signin/link.html", 410, found=None, link="")
-        return await self.authentication.sign_in(request, user, "", proof="sign-in link")
+        known = user.password is not None or user.passkey or await self.context.identities.of(user.id)
+        # The link worked once: without a password or passkey there would be no way to come back.
+        next_ = "" if known else f"{SECURITY}?done=first"
+        return await self.authentication.sign_in(request, user, next_, proof="sign-in link")
 
     # Confirming the identity again
 
-    @page(app, AGAIN, access="user")
+    @page(app, REAUTHENTICATE, access="user")
     async def again(self, request: PageRequest) -> bytes:
         return await self._again(request, inside(request.query("next")), {})
 
-    @page(app, AGAIN, "POST", access="user")
+    @page(app, REAUTHENTICATE, "POST", access="user")
     async def prove(self, request: PageRequest) -> bytes:
         user, next_ = await person(self.context, request), inside(request.field("next"))
         field = "code" if user.totp and "code" in request.form else "password"
@@ -104,6 +107,6 @@ class SignIn:
         request.set_cookie(SESSION, "", 0)
         return request.redirect(SIGN_IN)
 
-    async def _asked(self, request: PageRequest, next_: str, email: str, errors: dict[str, str], status: int = 200) -> bytes:
+    async def _shown(self, request: PageRequest, next_: str, email: str, errors: dict[str, str], status: int = 200) -> bytes:
         options = await self.passkeys.options(request, None)
         return request.render("signin/signin.html", status, next=next_, email=email, errors=errors, passkey_options=options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -11,6 +11,8 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 from twisted.internet.defer import DeferredSemaphore
 from zxcvbn import zxcvbn
+
+from mailsvc.runtime.offload import InThread
 
 AT_ONCE = 2
 WAITING = 50  # more are refused
@@ -35,7 +37,7 @@ class Busy(Exception):
 class Passwords:
     """`in_thread` runs a function off the reactor."""
 
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    in_thread: InThread
     names: Sequence[str] = ("mailsvc",)  # the service's own names
     _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE), init=False)
 

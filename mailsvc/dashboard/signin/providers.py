@@ -77,10 +77,10 @@ class Provider(Protocol):
     title: str
     reports_sign_in_time: bool
 
-    async def page(self, ask: AuthorizationRequest) -> str:
+    async def page(self, request: AuthorizationRequest) -> str:
         """The URL to redirect the browser to."""
 
-    async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
+    async def identify(self, request: AuthorizationRequest, code: str, issuer: str) -> Claims:
         """The identity for `code`. `issuer`: the `iss` of the callback, or empty. Raises ProviderError."""
 
 
@@ -92,19 +92,19 @@ class ProviderClient:
     title: str
 
     async def get(self, url: str, headers: Mapping[str, str] | None = None) -> Any:
-        return self._read(url, await self._ask("GET", url, headers or {}, None))
+        return self._read(url, await self._fetch("GET", url, headers or {}, None))
 
     async def post(self, url: str, form: Mapping[str, str]) -> dict[str, Any]:
         """An OAuth response. An error counts whatever its status (6749 §5.2; GitHub uses 200)."""
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-        reply = await self._ask("POST", url, kind, urlencode(form).encode())
+        reply = await self._fetch("POST", url, kind, urlencode(form).encode())
         answer = self._read(url, reply, whatever=True)
         if reply.status != 200 or not isinstance(answer, dict) or "error" in answer:
             error = answer.get("error") if isinstance(answer, dict) else None
             raise ProviderError(f"{self.title} rejected this sign-in. Try again.", f"{url}: {reply.status} {str(error)[:100]}")
         return answer
 
-    async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+    async def _fetch(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         try:
             given = {"Accept": "application/json", "User-Agent": "mailsvc", **headers}
             return await self.fetcher.fetch(method, url, seconds=SECONDS, keep=LONGEST, headers=given, body=body)
@@ -137,29 +137,29 @@ class OpenId:
     _keys: jwk.KeySet | None = attrs.field(default=None, init=False)
     _keys_at: float = attrs.field(default=0.0, init=False)
 
-    async def page(self, ask: AuthorizationRequest) -> str:
+    async def page(self, request: AuthorizationRequest) -> str:
         found = await self._discovered()
         params = {
-            "response_type": "code", "client_id": self.client, "redirect_uri": ask.back, "scope": "openid email profile",
-            "state": ask.state, "nonce": ask.nonce, "code_challenge": ask.challenge, "code_challenge_method": "S256",
+            "response_type": "code", "client_id": self.client, "redirect_uri": request.back, "scope": "openid email profile",
+            "state": request.state, "nonce": request.nonce, "code_challenge": request.challenge, "code_challenge_method": "S256",
             "prompt": "select_account",
         }  # fmt: skip
-        if ask.again:  # OpenID Connect Core §3.1.2.1; Google says when only if the `claims` parameter asks for it (§5.5)
+        if request.again:  # OpenID Connect Core §3.1.2.1; Google says when only if the `claims` parameter asks for it (§5.5)
             params |= {"max_age": "0", "claims": '{"id_token":{"auth_time":{"essential":true}}}'}
             if "login" in (found.get("prompt_values_supported") or ()):
                 params["prompt"] = "login"
         return f"{found['authorization_endpoint']}?{urlencode(params)}"
 
-    async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
+    async def identify(self, request: AuthorizationRequest, code: str, issuer: str) -> Claims:
         found = await self._discovered()
         if issuer != self.issuer and (issuer or found.get("authorization_response_iss_parameter_supported") is True):  # 9207 §2.4
             raise ProviderError("The response came from a different provider. Try again.", f"iss {issuer[:100]!r}")
         form = {
-            "grant_type": "authorization_code", "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
+            "grant_type": "authorization_code", "code": code, "redirect_uri": request.back, "code_verifier": request.verifier,
             "client_id": self.client, "client_secret": self.secret,
         }  # fmt: skip
         answer = await self.web.post(found["token_endpoint"], form)
-        claims = await self._verified(str(answer.get("id_token", "")), ask.nonce)
+        claims = await self._verified(str(answer.get("id_token", "")), request.nonce)
         email = str(claims.get("email", "")).lower()
         sure = claims.get("email_verified") is True and (email.endswith("@gmail.com") or bool(claims.get("hd")))
         identity = Identity(self.issuer, str(claims["sub"]), self.name, email or str(claims.get("name", "")) or str(claims["sub"]))
@@ -226,16 +226,17 @@ class GitHub:
     title: str = "GitHub"
     reports_sign_in_time: bool = False
 
-    async def page(self, ask: AuthorizationRequest) -> str:
+    async def page(self, request: AuthorizationRequest) -> str:
         params = {
-            "client_id": self.client, "redirect_uri": ask.back, "scope": "user:email", "state": ask.state, "allow_signup": "false",
-            "code_challenge": ask.challenge, "code_challenge_method": "S256",
+            "client_id": self.client, "redirect_uri": request.back, "scope": "user:email", "state": request.state, "allow_signup": "false",
+            "code_challenge": request.challenge, "code_challenge_method": "S256",
         }  # fmt: skip
         return f"{self.url}/login/oauth/authorize?{urlencode(params)}"
 
-    async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
+    async def identify(self, request: AuthorizationRequest, code: str, issuer: str) -> Claims:
         form = {
-            "client_id": self.client, "client_secret": self.secret, "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
+            "client_id": self.client, "client_secret": self.secret, "code": code,
+            "redirect_uri": request.back, "code_verifier": request.verifier,
         }  # fmt: skip
         answer = await self.web.post(f"{self.url}/login/oauth/access_token", form)
         bearer = {"Authorization": f"Bearer {answer.get('access_token', '')}", "Accept": "application/vnd.github+json"}

@@ -62,10 +62,10 @@ class SecondFactor:
     passkeys: PasskeySignIn
 
     @page(app, f"{SIGN_IN}/code", access="first_factor")
-    async def ask(self, request: PageRequest) -> bytes:
+    async def form(self, request: PageRequest) -> bytes:
         if request.user_session.stage == "whole":
             return request.redirect(inside(request.query("next")))
-        return await self._asked(request, {})
+        return await self._shown(request, {})
 
     @page(app, f"{SIGN_IN}/code", "POST", access="first_factor")
     async def check(self, request: PageRequest) -> bytes:
@@ -75,12 +75,12 @@ class SecondFactor:
         subjects = self.authentication.throttle_subjects(request, user.email, "code")
         refused = await self.authentication.throttled(subjects)
         if refused is not None:
-            return await self._asked(request, {"code": refused.message}, refused.status)
+            return await self._shown(request, {"code": refused.message}, refused.status)
         proof = await self.proof(user, request.field("code"))
         if proof is None:
             await self.authentication.throttle.failed(subjects)
             await self.authentication.record_failure(request, user, "second factor")
-            return await self._asked(request, {"code": "This code is incorrect or was already used."}, 422)
+            return await self._shown(request, {"code": "This code is incorrect or was already used."}, 422)
         await self.authentication.throttle.passed(subjects)
         if proof == "recovery code":
             await self.authentication.send_notice(request, user.email, "recovery code was used")
@@ -119,7 +119,7 @@ class SecondFactor:
     def all_hashed(self, codes: Iterable[str]) -> list[bytes]:
         return [self.hashes(code)[0] for code in codes]
 
-    async def _asked(self, request: PageRequest, errors: dict[str, str], status: int = 200) -> bytes:
+    async def _shown(self, request: PageRequest, errors: dict[str, str], status: int = 200) -> bytes:
         next_ = inside(request.field("next") or request.query("next"))
         user = await self.context.users.get(request.user_session.user_id)
         options = await self.passkeys.options(request, user) if user is not None and user.passkey else ""

@@ -51,20 +51,16 @@ class EmailLinkPages:
     @page(app, SIGN_UP, "GET", "POST", access="public")
     async def sign_up(self, request: PageRequest) -> bytes:
         if not self.context.sign_up or not self.context.sends_email:
-            raise PageError(
-                404, "Invitation required", "Sign-up is by invitation only. AuthorizationRequest an account admin to invite you."
-            )
-        return await self._asked_for(request, "signin/signup.html", self._invite_up)
+            raise PageError(404, "Invitation required", "Sign-up is by invitation only. Ask an account admin to invite you.")
+        return await self._request_link(request, "signin/signup.html", self._invite_up)
 
     @page(app, RESET, "GET", "POST", access="public")
     async def reset(self, request: PageRequest) -> bytes:
         if not self.context.sends_email:
-            raise PageError(
-                404, "Contact the operator", "This installation can’t send emails. AuthorizationRequest its operator for a sign-in link."
-            )
-        return await self._asked_for(request, "signin/reset.html", self._offer_reset)
+            raise PageError(404, "Contact the operator", "This installation can’t send emails. Ask its operator for a sign-in link.")
+        return await self._request_link(request, "signin/reset.html", self._offer_reset)
 
-    async def _asked_for(self, request: PageRequest, template: str, offer: Callable[[PageRequest, str], Awaitable[None]]) -> bytes:
+    async def _request_link(self, request: PageRequest, template: str, offer: Callable[[PageRequest, str], Awaitable[None]]) -> bytes:
         """The response and its time are the same whether or not the address is registered."""
         email = request.field("email").lower()
         if not request.form:

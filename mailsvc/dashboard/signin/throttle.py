@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import attrs
 
-from mailsvc.store.people.sign_in_attempts import Tries
+from mailsvc.store.people.sign_in_attempts import SignInAttempts, Tries
 
 Subject = tuple[str, str]  # kind and name of what is counted
 
@@ -23,19 +22,11 @@ SHARED = ("address", "mail address")
 LONGEST = 900.0
 
 
-class AttemptCounts(Protocol):
-    """store/people/sign_in_attempts.SignInAttempts"""
-
-    async def count(self, subjects: Sequence[bytes], others: Sequence[bytes], wait: Callable[[Sequence[Tries | None]], float]) -> float: ...
-    async def forget(self, subjects: Sequence[bytes]) -> None: ...
-    async def add(self, subjects: Sequence[bytes]) -> None: ...
-
-
 @attrs.define(eq=False)
 class Throttle:
     """`secret` hashes what is counted, so that the database does not reveal it."""
 
-    counts: AttemptCounts
+    counts: SignInAttempts
     clock: Callable[[], float]
     secret: Callable[[], bytes]
 

@@ -59,8 +59,8 @@ def _signature(secret: bytes, binding: str, purpose: str, payload: str) -> str:
     return _coded(hmac.digest(secret, signed, "sha256"))
 
 
-def _coded(octets: bytes) -> str:
-    return base64.urlsafe_b64encode(octets).decode().rstrip("=")
+def _coded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def _decoded(text: str) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
+from mailsvc.delivery.admission.throttling import Throttle
 from mailsvc.delivery.shaping import Limits, Shaping, provider_of
-from mailsvc.store.queue.claims import Slowdown
 
 Wake = Callable[[], None]
 _SIZE = 10_000
@@ -33,11 +33,11 @@ class Meter:
 class Budget:
     """Of one provider, or of one destination without a provider, in this process.
 
-    `peers` returns how many processes share it, `slowdown` whether the region slows it down.
+    `peers` returns how many processes share it, `throttle` how much the region slows it down.
     """
 
-    def __init__(self, clock: Any, limits: Limits, peers: Callable[[], int], slowdown: Callable[[], Slowdown | None]) -> None:
-        self._clock, self._limits, self._peers, self._slowdown = clock, limits, peers, slowdown
+    def __init__(self, clock: Any, limits: Limits, peers: Callable[[], int], throttle: Callable[[], Throttle | None]) -> None:
+        self._clock, self._limits, self._peers, self._throttle = clock, limits, peers, throttle
         self._opening, self._sending = Meter(), Meter()
         self._waiting: OrderedDict[Wake, None] = OrderedDict()
         self.open = 0
@@ -48,16 +48,24 @@ class Budget:
 
     @property
     def slow_until(self) -> float | None:
-        """Until when it is slowed down, as Unix time."""
-        slowdown = self._slowdown()
-        return None if slowdown is None else slowdown.until.timestamp()
+        """Until when it is slowed down, as Unix time. After that, its rate recovers."""
+        throttle = self._throttle()
+        return None if throttle is None else throttle.until.timestamp()
+
+    @property
+    def slow_rate(self) -> float | None:
+        """Emails a minute from the region while it is slowed down or recovers."""
+        throttle = self._throttle()
+        return None if throttle is None else throttle.per_minute
 
     @property
     def connections(self) -> int | None:
         """The limit of open connections from this process."""
-        if self._slowdown() is not None:
-            return 1
-        most = self._limits.connections
+        most, throttle = self._limits.connections, self._throttle()
+        if throttle is not None:
+            if not throttle.recovering:
+                return 1
+            most = throttle.connections if most is None else min(int(most), throttle.connections)
         return None if most is None else max(1, int(most) // self._share)
 
     @property
@@ -67,9 +75,9 @@ class Budget:
     @property
     def rate(self) -> float | None:
         """Emails a second from this process."""
-        whole, slowdown = self._limits.messages_per_second, self._slowdown()
-        if slowdown is not None:
-            slow = slowdown.per_minute / 60.0
+        whole, throttle = self._limits.messages_per_second, self._throttle()
+        if throttle is not None:
+            slow = throttle.per_minute / 60.0
             whole = slow if whole is None else min(whole, slow)
         return None if whole is None else whole / self._share
 
@@ -121,15 +129,15 @@ class Budget:
 class Budgets:
     """By provider, or by destination. The least recently used ones without open connections are forgotten."""
 
-    def __init__(self, clock: Any, shaping: Shaping, peers: Callable[[], int], slowdown: Callable[[str], Slowdown | None]) -> None:
-        self._clock, self._shaping, self._peers, self._slowdown = clock, shaping, peers, slowdown
+    def __init__(self, clock: Any, shaping: Shaping, peers: Callable[[], int], throttle: Callable[[str], Throttle | None]) -> None:
+        self._clock, self._shaping, self._peers, self._throttle = clock, shaping, peers, throttle
         self._known: OrderedDict[str, Budget] = OrderedDict()
 
     def of(self, destination: str) -> Budget:
         name = provider_of(destination)
         budget = self._known.get(name)
         if budget is None:
-            budget = self._known[name] = Budget(self._clock, self._shaping.limits(destination), self._peers, partial(self._slowdown, name))
+            budget = self._known[name] = Budget(self._clock, self._shaping.limits(destination), self._peers, partial(self._throttle, name))
             while len(self._known) > _SIZE and not next(iter(self._known.values())).open:
                 self._known.popitem(last=False)
         self._known.move_to_end(name)

@@ -186,11 +186,13 @@ class Admission:
             return Decision(False, "provider rate", facts.open_wait)
         return ADMITTED if facts.slots_left > 0 else _NO_SLOT
 
-    def keep(self, facts: LaneFacts, usable: bool, sent: int, provider_per_connection: int | None) -> Decision:
-        """May a connection that has sent `sent` emails take another one?"""
+    def keep(self, facts: LaneFacts, usable: bool, sent: int, provider_most: int | None, source_most: int | None = None) -> Decision:
+        """May a connection that has sent `sent` emails take another one? Its provider and its source may limit how many."""
         if not usable:
             return _CLOSED
-        if sent >= self.per_connection or (provider_per_connection is not None and sent >= provider_per_connection):
+        if sent >= self.per_connection or (provider_most is not None and sent >= provider_most):
+            return _USED_UP
+        if source_most is not None and sent >= source_most:
             return _USED_UP
         return self._still_allowed(facts)
 

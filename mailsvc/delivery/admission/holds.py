@@ -13,6 +13,8 @@ from uuid import UUID
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.sources import SHORT_WAIT
+from mailsvc.delivery.admission.throttling import RECOVERY, Throttle, slower, throttle
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.retry import Random, hold_seconds
 from mailsvc.delivery.shaping import provider_of
@@ -21,6 +23,7 @@ from mailsvc.store.queue.claims import Hold, Queue, Slowdown
 from mailsvc.store.queue.holds import EVERYTHING
 
 FORGOTTEN = timedelta(days=1)  # after the end of a backoff that nobody tried again: its failures no longer count
+LEFT_TO_OTHERS = 30.0  # seconds
 T = TypeVar("T")
 
 
@@ -39,14 +42,17 @@ class Holds:
         self._slowed: dict[str, Slowdown] = {}
         self._writing: dict[str, int] = {}
         self._paused_accounts: Mapping[UUID, datetime] = {}
+        self._left_to_others: dict[str, float] = {}  # until when, by the clock
         self.on_pause: Callable[[], None] = _nothing
 
     def held(self, destination: str) -> bool:
         """Whether a destination is held, or its provider, or everything."""
-        if not self._known:
+        if not self._known and not self._left_to_others:
             return False
         now, names = pace.now(self._clock), {destination, provider_of(destination), EVERYTHING}
-        return any(hold is not None and hold.until > now for hold in map(self._known.get, names))
+        if any(hold is not None and hold.until > now for hold in map(self._known.get, names)):
+            return True
+        return any(self._left_to_others.get(name, 0.0) > self._clock.seconds() for name in names)
 
     def account_paused(self, account_id: UUID) -> bool:
         """Whether the operator paused an account."""
@@ -62,12 +68,12 @@ class Holds:
 
     def names(self) -> list[str]:
         """Destinations that are held now."""
-        return [name for name in self._known if self.held(name)]
+        return [name for name in {*self._known, *self._left_to_others} if self.held(name)]
 
     async def refresh(self) -> None:
         self._known = self._newer(dict(await self._store.holds(self._region)), self._known)
         now = pace.now(self._clock)
-        self._slowed = self._newer(dict(await self._store.slowed(self._region, now)), self._slowed)
+        self._slowed = self._newer(dict(await self._store.slowed(self._region, now - RECOVERY)), self._slowed)
         self._paused_accounts = dict(await self._store.paused_accounts(now))
 
     def _newer(self, found: dict[str, T], known: dict[str, T]) -> dict[str, T]:
@@ -101,21 +107,49 @@ class Holds:
         self._write(name, lambda: self._store.hold(self._region, name, hold.state, reason, until, 0))
         self.on_pause()
 
-    def slowdown(self, name: str) -> Slowdown | None:
+    def wait_for_source(self, name: str, reason: str, until: datetime) -> None:
+        """No source address may send to a destination or a provider before then, from any process. Another hold in force stays."""
+        if self.held(name):
+            return
+        hold = self._known[name] = Hold("source", reason, until, 0)
+        self.log.info("{name} waits until {until}: {reason}", name=name, until=until, reason=reason)
+        self._write(name, lambda: self._store.hold(self._region, name, hold.state, reason, until, 0))
+        self.on_pause()
+
+    def leave_to_others(self, name: str) -> None:
+        """Another process has a source address for it: claim nothing for it for a while."""
+        now = self._clock.seconds()
+        self._left_to_others = {name: until for name, until in self._left_to_others.items() if until > now}
+        self._left_to_others[name] = now + LEFT_TO_OTHERS
+        self.on_pause()
+
+    @property
+    def waiting_for_source(self) -> list[str]:
+        """What waits for a source address, and for long enough that ending the wait is worth it."""
+        soon = pace.now(self._clock) + SHORT_WAIT
+        return [name for name, hold in self._known.items() if hold.state == "source" and hold.until > soon]
+
+    def end_wait(self, name: str) -> None:
+        """A source address may send there again."""
+        if self._known.pop(name, None) is not None:
+            self._write(name, lambda: self._store.end_wait(self._region, name))
+
+    def throttle(self, name: str) -> Throttle | None:
         """How slowly a destination or a provider is sent to now."""
         found = self._slowed.get(name)
-        return found if found is not None and found.until > pace.now(self._clock) else None
+        return None if found is None else throttle(found, pace.now(self._clock))
 
-    def slow(self, name: str, per_minute: float, reason: str, seconds: float) -> None:
-        """Send a destination or a provider so many emails a minute, from all processes. Written again after a tenth of its time."""
-        until = pace.now(self._clock) + timedelta(seconds=seconds)
-        known = self.slowdown(name)
-        if known is not None:
-            if known.per_minute <= per_minute and known.until >= until - timedelta(seconds=seconds / 10):
-                return
-            per_minute, until = min(known.per_minute, per_minute), max(known.until, until)
-        slowdown = self._slowed[name] = Slowdown(per_minute, reason, until)
-        self.log.info("{name} gets {rate:g} emails a minute: {reason}", name=name, rate=per_minute, reason=reason)
+    def throttled(self) -> dict[str, Throttle]:
+        """All of them that are slowed down or recovering, by name."""
+        return {name: found for name in self._slowed if (found := self.throttle(name)) is not None}
+
+    def slow(self, name: str, per_minute: float, because: str, seconds: float) -> None:
+        """Send a destination or a provider so many emails a minute, or fewer if it was slowed down before, from all processes."""
+        slowdown = slower(self._slowed.get(name), name, per_minute, because, seconds, pace.now(self._clock))
+        if slowdown is None:
+            return
+        self._slowed[name] = slowdown
+        self.log.info("{reason}", reason=slowdown.reason)
         self._write(name, lambda: self._store.slow(self._region, name, slowdown, pace.now(self._clock)))
 
     def lift(self, destination: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from uuid import UUID
 
-from mailsvc.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.envelope import StoredEnvelope
 
 
 class MemoryBudget:

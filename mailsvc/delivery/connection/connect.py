@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
@@ -17,7 +18,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery.classify import classify
 from mailsvc.delivery.connection.route import Host, Route
-from mailsvc.delivery.connection.sources import Sources
+from mailsvc.delivery.connection.sources import Chosen, Refused, Sources
 from mailsvc.delivery.connection.tls_policy import ANY, ActualTls, ConnectionPreference, DialOptions, Mode, TlsPolicy
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.retry import hold_seconds
@@ -55,7 +56,7 @@ class Dial(Protocol):
 
 @attrs.define(eq=False)
 class OpenConnection:
-    """A connection of a lane. `sent` counts transactions, `source` is our address, `mode` says how TLS was negotiated.
+    """A connection of a lane. `sent` counts transactions, `chosen` is our address, `mode` says how TLS was negotiated.
 
     `proven`: the destination accepted mail lately. `was_idle`: it was kept open while there was no mail for it.
     """
@@ -64,11 +65,15 @@ class OpenConnection:
     host: str
     address: str
     mode: Mode = "opportunistic"
-    source: str | None = None
+    chosen: Chosen = Chosen()
     operator: bool = False
     sent: int = 0
     proven: bool = False
     was_idle: bool = False
+
+    @property
+    def source(self) -> str | None:
+        return None if self.chosen.source is None else self.chosen.source.address
 
     @property
     def reused(self) -> bool:
@@ -100,8 +105,15 @@ class Unreachable(Exception):
 
 
 @attrs.define(eq=False)
+class NoSource(Unreachable):
+    """Nothing was tried, because no source address may send there before `until`. None: another process may, now."""
+
+    until: datetime | None = None
+
+
+@attrs.define(eq=False)
 class _Tries:
-    """What happened with each host."""
+    """What happened with each host. `no_source`: why an address was not tried."""
 
     reasons: list[str] = attrs.field(factory=list)
     transcripts: list[str] = attrs.field(factory=list)
@@ -109,6 +121,7 @@ class _Tries:
     left: int = 0  # hosts that were not tried
     tls: list[tuple[str, str]] = attrs.field(factory=list)
     permanent: bool = True
+    no_source: Refused | None = None
 
     def temporary(self, reason: str) -> None:
         self.permanent = False
@@ -176,6 +189,8 @@ class Connector:
             raise known
         try:
             connection = await self._connect(route, wanted)
+        except NoSource:
+            raise
         except Unreachable as why:
             failures = self._unmet.get(key, (0.0, 0, None))[1] + 1
             known = attrs.evolve(why, tls=())  # TLS reports count sessions, not emails
@@ -194,6 +209,10 @@ class Connector:
             connection = await self._host(route, host, wanted, each, tries)
             if connection is not None:
                 return connection
+        if tries.no_source is not None:
+            if not tries.reasons:
+                raise NoSource(tries.no_source.reason, until=tries.no_source.until)
+            tries.temporary(tries.no_source.reason.rstrip("."))
         if len(route.hosts) > _HOSTS:
             following = first + _HOSTS
             tries.left = len(route.hosts) - len(hosts)
@@ -240,17 +259,34 @@ class Connector:
                 tries.reasons.append(f"{host.name} ({address}) answered {' '.join(str(closed[1]).split())}")
                 tries.refused(host.name, closed[1])
                 continue
+            chosen = await self._sources.choose(route.destination, address, options.preferred)
+            if isinstance(chosen, Refused):
+                tries.no_source = chosen
+                continue
+            ourselves = route.operator or refusal(address) is not None  # the operator allows it
+            opened: OpenConnection | None = None
             try:
-                source = self._sources.choose(address, options.preferred)
-                ourselves = route.operator or refusal(address) is not None  # the operator allows it
-                return await self._open(route, host, address, attrs.evolve(options, source=source, ourselves=ourselves))
+                opened = await self._open(route, host, address, attrs.evolve(options, source=chosen.source, ourselves=ourselves))
+                opened.chosen = chosen
+                return opened
             except CannotConnect as error:
                 tries.reasons.append(f"{host.name} ({address}) {error.reason}")
                 self._note(host, address, error, tries)
                 tries.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
                 if error.tls:
                     tries.tls.append((host.name, error.result))
+            finally:
+                if opened is None:
+                    self._sources.give_back(route.destination, chosen, 0)
         return None
+
+    def closed(self, route: Route, connection: OpenConnection) -> None:
+        """A connection has ended."""
+        self._sources.give_back(route.destination, connection.chosen, connection.sent)
+
+    def may_use(self, route: Route, source: str) -> bool:
+        """Whether a connection can come from this source now."""
+        return self._sources.may_send(route.destination, source)
 
     def _note(self, host: Host, address: str, error: CannotConnect, tries: _Tries) -> None:
         if error.reply is None:
@@ -300,7 +336,7 @@ class Connector:
             _remember(self._broken_tls, host.name, self._clock.seconds() + _BROKEN_TLS)
             options = attrs.evolve(options, mode="clear")
             client = await self._without_tls(address, host, options, error)
-        return OpenConnection(client, host.name, shown, options.mode, options.source.address if options.source else None, route.operator)
+        return OpenConnection(client, host.name, shown, options.mode, operator=route.operator)
 
     async def _without_tls(self, address: str, host: Host, options: DialOptions, before: CannotConnect) -> SmtpClient:
         """After TLS failed. If this fails too, the error says both."""

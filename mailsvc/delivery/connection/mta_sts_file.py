@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mailsvc.delivery.connection.mta_sts import Fetch, NotFetched
-from mailsvc.mail.authentication.mta_sts import MOST_OCTETS
+from mailsvc.mail.authentication.mta_sts import MAX_SIZE
 from mailsvc.net.fetch import Fetcher, FetchError
 
 _SECONDS = 20.0  # 8461 §3.3 allows a minute, but the first mail waits for it
@@ -12,7 +12,7 @@ _SECONDS = 20.0  # 8461 §3.3 allows a minute, but the first mail waits for it
 def over_https(fetcher: Fetcher) -> Fetch:
     async def fetch(url: str) -> bytes:
         try:
-            reply = await fetcher.fetch("GET", url, seconds=_SECONDS, keep=MOST_OCTETS + 1)
+            reply = await fetcher.fetch("GET", url, seconds=_SECONDS, keep=MAX_SIZE + 1)
         except FetchError as error:
             raise NotFetched(str(error)) from None
         if reply.status != 200:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mailsvc.delivery.shaping import destination_name
+from mailsvc.delivery.shaping import destination_name, pooled
 from mailsvc.net.dns import Mx, NxDomain, Resolver, Temporary
 
 _KEPT = 300.0  # seconds; the resolver caches answers for their TTL as well
@@ -43,6 +43,10 @@ class Route:
     hosts: tuple[Host, ...]
     operator: bool = False
     authenticated: bool = False
+
+    def of_pool(self, pool: str) -> Route:
+        """The route of mail that is sent from the addresses of a pool."""
+        return attrs.evolve(self, destination=pooled(self.destination, pool)) if pool else self
 
     def in_order(self, shuffle: Callable[[list[Host]], Any], first: int = 0, most: int | None = None) -> list[Host]:
         """Hosts by preference, equal ones shuffled (5321 §5.1: randomised for each connection).
@@ -165,8 +169,8 @@ class Routes:
         if isinstance(found, NxDomain):
             return NoMail(f"550 5.1.2 The domain {domain} does not exist")
         if found.values:
-            made = mx_route(domain, found.values, self._port, self._own)
-            return attrs.evolve(made, authenticated=found.authenticated) if isinstance(made, Route) else made
+            route = mx_route(domain, found.values, self._port, self._own)
+            return attrs.evolve(route, authenticated=found.authenticated) if isinstance(route, Route) else route
         return await self._implicit(domain)
 
     async def _implicit(self, domain: str) -> Answer:

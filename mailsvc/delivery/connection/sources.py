@@ -1,11 +1,21 @@
-"""Source addresses: which of our addresses a connection comes from. Mail that was deferred keeps its source: tls_policy."""
+"""Source addresses: which of our addresses a connection comes from. Mail that was deferred keeps its source: tls_policy.
+
+Which of them may send now: source_state.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
+import attrs
+
+from mailsvc.delivery.admission.sources import sentence
+from mailsvc.delivery.connection.source_state import SourceState
 from mailsvc.delivery.connection.tls_policy import Source
+from mailsvc.delivery.shaping import pool_of
+from mailsvc.store.postgres.errors import StoreError
 
 Pick = Callable[[Sequence[Source], Sequence[int]], Source]
 
@@ -14,21 +24,75 @@ def _pick(sources: Sequence[Source], weights: Sequence[int]) -> Source:
     return random.SystemRandom().choices(sources, weights)[0]
 
 
+@attrs.frozen
+class Chosen:
+    """The source of a connection; None: the system chooses. `most`: emails that it may send over it, because it warms up."""
+
+    source: Source | None = None
+    most: int | None = None
+
+
+@attrs.frozen
+class Refused:
+    """No source may send there before `until`, and why not. None: another process may now, or this one soon."""
+
+    reason: str
+    until: datetime | None
+
+
+@attrs.frozen
+class SourceRules:
+    """The settings of source addresses. `overflow`: by pool, the pool that takes mail of its new sources."""
+
+    addresses: Sequence[Source]
+    overflow: Mapping[str, str]
+    block_lists: Sequence[str]
+
+
 class Sources:
-    """Those of this region, each with its EHLO name and its share of the connections."""
+    """Those of this process, each with its EHLO name and its share of the connections. Without `state`, all of them may send."""
 
-    def __init__(self, sources: Sequence[Source], pick: Pick = _pick) -> None:
+    def __init__(self, sources: Sequence[Source], pick: Pick = _pick, state: SourceState | None = None) -> None:
         self.all = tuple(sources)
-        self._families = {six: [each for each in sources if (":" in each.address) == six] for six in (False, True)}
-        self._pick = pick
+        self._by_address = {each.address: each for each in sources}
+        self._pick, self._state = pick, state
 
-    def choose(self, address: str, preferred: str | None) -> Source | None:
-        """The source for a connection to `address`: the preferred one, otherwise by weight. None: the system chooses."""
-        family = self._families[":" in address]
-        if not family:
-            return None
-        found = next((each for each in family if each.address == preferred), None)
-        return found or self._pick(family, [each.weight for each in family])
+    async def choose(self, destination: str, address: str, preferred: str | None) -> Chosen | Refused:
+        """The source for a connection to `address`: the preferred one, otherwise by weight."""
+        six, state, pool = ":" in address, self._state, pool_of(destination)
+        if state is None or (state.simple and not pool):
+            family = [each for each in self.all if (":" in each.address) == six and each.pool == pool]
+            return Chosen(self._one_of(family, preferred)) if family else Chosen()
+        if not pool and not any(not each.pool and (":" in each.address) == six for each in self.all):
+            return Chosen()
+        while True:
+            decision = state.decide(destination, six)
+            if not decision.admitted:
+                return Refused(sentence(decision.reason, pool, state.provider(destination)), decision.until)
+            source = self._one_of([self._by_address[each.address] for each in decision.usable], preferred)
+            if next(each for each in decision.usable if each.address == source.address).left is None:
+                return Chosen(source)
+            try:
+                most = await state.reserve(source.address, destination)
+            except StoreError:
+                return Refused("The database cannot say how much the source addresses may still send today.", None)
+            if most:
+                return Chosen(source, most)
+
+    def give_back(self, destination: str, chosen: Chosen, sent: int) -> None:
+        """A connection has ended, after `sent` emails."""
+        if self._state is not None and chosen.source is not None and chosen.most is not None:
+            self._state.give_back(chosen.source.address, destination, chosen.most - sent)
+
+    def may_send(self, destination: str, address: str) -> bool:
+        """Whether a connection to the destination can come from this source now."""
+        if self._state is None or (self._state.simple and not pool_of(destination)):
+            return address in self._by_address
+        return any(each.address == address for each in self._state.decide(destination).usable)
+
+    def _one_of(self, sources: Sequence[Source], preferred: str | None) -> Source:
+        found = next((each for each in sources if each.address == preferred), None)
+        return found or self._pick(sources, [each.weight for each in sources])
 
 
 def parse(texts: Sequence[str]) -> tuple[Source, ...]:
@@ -38,5 +102,6 @@ def parse(texts: Sequence[str]) -> tuple[Source, ...]:
         try:
             found.append(Source.parse(text))
         except ValueError:
-            raise ValueError(f'{text!r} is not like "192.0.2.1 out1.example.com 3": address, name, weight') from None
+            example = "192.0.2.1 out1.example.com 3 pool=bulk since=2026-11-20"
+            raise ValueError(f'{text!r} is not like "{example}": address, name, weight, options') from None
     return tuple(found)

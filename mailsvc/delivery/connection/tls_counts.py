@@ -9,6 +9,8 @@ from typing import Any
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import every
 from mailsvc.store.queue.tls import TlsRecords
 
 Count = tuple[date, str, str, str, str]  # day, policy domain, policy type, host, result
@@ -23,6 +25,11 @@ class TlsCounts:
     def __init__(self, clock: Any, records: TlsRecords | None = None) -> None:
         self._clock, self._records = clock, records
         self.counts: Counter[Count] = Counter()
+
+    def start(self, opened: Opened) -> None:
+        """Write them every minute from now on, and at the end."""
+        opened.add("the last TLS results", self.write)
+        opened.add("TLS results", every(self._clock, 60.0, "writing TLS results", self.write))
 
     def count(self, domain: str, policy: str, host: str, result: str) -> None:
         key = (pace.now(self._clock).date(), domain, policy, host, result)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from ipaddress import ip_address
 from typing import Literal
 
 import attrs
 
+from mailsvc.delivery.shaping import DEFAULT_POOL, pool_name
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import Tlsa
@@ -17,17 +19,28 @@ Mode = Literal["clear", "opportunistic", "encrypted", "verified", "dane"]
 
 @attrs.frozen
 class Source:
-    """A source address with its EHLO name and its share of the connections."""
+    """A source address with its EHLO name and its share of the connections.
+
+    `pool`: which mail it sends; empty for the default pool. `since`: the day from which it warms up; None if it is warm.
+    """
 
     address: str
     ehlo: str
     weight: int = 1
+    pool: str = ""
+    since: date | None = None
 
     @classmethod
     def parse(cls, text: str) -> Source:
-        """`192.0.2.1 out1.example.com 3`. ValueError says what is wrong."""
-        address, ehlo, *weight = text.split()
-        return cls(str(ip_address(address)), ehlo, max(1, int(weight[0])) if weight else 1)
+        """`192.0.2.1 out1.example.com 3 pool=bulk since=2026-11-20`. ValueError says what is wrong."""
+        address, ehlo, *more = text.split()
+        weight = more.pop(0) if more and "=" not in more[0] else "1"
+        options = dict(each.split("=", 1) for each in more)
+        pool, since = options.pop("pool", DEFAULT_POOL), options.pop("since", None)
+        if options or len(more) != len({each.partition("=")[0] for each in more}):
+            raise ValueError("an option is unknown or given twice")
+        day = None if since is None else date.fromisoformat(since)
+        return cls(str(ip_address(address)), ehlo, max(1, int(weight)), pool_name(pool), day)
 
 
 @attrs.frozen

@@ -14,7 +14,9 @@ from mailsvc.http.operations import operation
 from mailsvc.http.problem import invalid
 from mailsvc.http.request import Request
 from mailsvc.http.resources import metrics
+from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.http.views import View, const, count, iso, iso_time, maybe, one
+from mailsvc.store.audience.figures import AudienceSize
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.postgres.errors import DataRejected
 
@@ -35,9 +37,9 @@ USAGE = View(
     {
         "object": const("usage", "Always `usage`."),
         "emails": one(_PERIODS, "Recipients of emails.", source="emails"),
-        "contacts": one(_USAGE, "Not available yet."),
-        "segments": one(_USAGE, "Not available yet."),
-        "broadcasts": one(_USAGE, "Not available yet."),
+        "contacts": one(_USAGE, "Contacts, as of at most ten seconds ago. With more than the limit, broadcasts cannot be sent."),
+        "segments": one(_USAGE, "Segments."),
+        "broadcasts": one(_USAGE, "Broadcasts, without drafts."),
         "ai_credits": one(View("UsageOfCredits", {**_USED, "next_increase_at": maybe(iso("Always null."))}), "Not available yet."),
         "automation_runs": one(View("UsageOfRuns", {**_USED, "resets_at": iso("When the count resets.")}), "Not available yet."),
         "domains": one(_USAGE, "Domains."),
@@ -57,6 +59,7 @@ class Figures:
     rollups: Rollups
     rate: int
     clock: Any
+    audience: AudienceContext | None = None
     quotas: Quotas | None = None
 
     @app.route("/emails/metrics", methods=["GET"])
@@ -69,10 +72,11 @@ class Figures:
     async def _metrics(self, request: Request, question: metrics.Question) -> bytes:
         account_id = request.caller.account_id
         try:
-            counts = [] if question.broadcasts else await self.rollups.counts(account_id, question.wanted)
+            counts = await self.rollups.counts(account_id, question.wanted)
         except DataRejected:
             raise invalid("The `timezone` parameter names a time zone that the database does not know.") from None
         names = await self.rollups.domains(account_id) if "domain" in question.dimensions else {}
+        names |= await self.rollups.broadcasts(account_id, [count.broadcast_id for count in counts if count.broadcast_id is not None])
         return ok(request, metrics.answer(question, counts, names))
 
     @app.route("/usage", methods=["GET"])
@@ -86,14 +90,16 @@ class Figures:
         month, tomorrow = day.replace(day=1), day + timedelta(days=1)
         next_month = (month + timedelta(days=31)).replace(day=1)
         today, this_month = await self.rollups.sent(account_id, day, month)
-        plan = {} if self.quotas is None else await self.quotas.usage(account_id, request.caller.plan)
+        plan = {} if self.quotas is None else await self.quotas.usage(account_id, request.caller.plan, request.caller.ramp)
+        size = AudienceSize() if self.audience is None else await self.audience.figures.size(account_id)
+        contacts = None if self.quotas is None else self.quotas.contacts(request.caller.plan)
         none = {"used": 0, "limit": None}
         usage = {
             "object": "usage",
             "emails": {"daily": _emails(today, tomorrow, plan.get("day")), "monthly": _emails(this_month, next_month, plan.get("month"))},
-            "contacts": none,
-            "segments": none,
-            "broadcasts": none,
+            "contacts": {"used": size.contacts, "limit": contacts},
+            "segments": {"used": size.segments, "limit": self.audience and self.audience.segments.most},
+            "broadcasts": {"used": size.broadcasts, "limit": None},
             "ai_credits": {**none, "next_increase_at": None},
             "automation_runs": {**none, "resets_at": iso_time(next_month)},
             "domains": {"used": len(await self.rollups.domains(account_id)), "limit": None},

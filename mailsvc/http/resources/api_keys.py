@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
-from mailsvc.http.fields import Choice, Id, Record, Text
+from mailsvc.http.fields import Choice, Id, Moment, OneOrMany, Record, Text, Wrong
 from mailsvc.http.operations import PAGING, operation
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.views import Listing, View, acknowledged, choice, const, maybe, text, time, uuid
+from mailsvc.http.views import Listing, View, acknowledged, choice, const, maybe, text, texts, time, uuid
+from mailsvc.net import allow_list
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Keys, KeyView, Permission
+from mailsvc.store.people.api_keys import Keys, KeyView, Permission, described
 
 PERMISSIONS = ("full_access", "sending_access")
 _NOT_NUL = re.compile(r"[^\x00]*")
@@ -30,6 +35,14 @@ _NAME = Text(
     says="must not have a NUL character",
 )
 
+
+def _network(text: str) -> str:
+    try:
+        return allow_list.read(text)
+    except ValueError as wrong:
+        raise Wrong(str(wrong)) from None
+
+
 CREATE = Record(
     title="CreateApiKey",
     fields={
@@ -42,6 +55,14 @@ CREATE = Record(
             blank=False,
         ),
         "domain_id": Id("The only domain that the key can send from. Requires `sending_access`."),
+        "networks": OneOrMany(
+            "Addresses and networks from which the key can be used. By default from any.",
+            ["192.0.2.0/24", "2001:db8::/48"],
+            item=Text("", "192.0.2.0/24", parse=_network, most=50, blank=False),
+            most=allow_list.MOST,
+            noun="networks",
+        ),
+        "expires_at": Moment("When the key stops working: ISO 8601 with a UTC offset, in the future. By default never."),
     },
     example={"name": "Shop (production)", "permission": "sending_access"},
 )
@@ -56,6 +77,8 @@ KEY = View(
         "last_used_at": maybe(time("When it was last used, to about a minute.")),
         "permission": choice("What the key can do.", PERMISSIONS),
         "domain_id": maybe(uuid("The only domain that the key can send from.")),
+        "expires_at": maybe(time("When it stops working; null: never.")),
+        "networks": texts("Addresses and networks from which it can be used; empty: from any.", ["192.0.2.0/24"]),
         "hint": text("The beginning of the key.", "ms_4f1c9a"),
     },
 )
@@ -70,6 +93,7 @@ class ApiKeys:
     keys: Keys
     domains: Domains
     reader: Reader
+    clock: Any
 
     @app.route("/api-keys", methods=["POST"])
     @operation(
@@ -87,9 +111,21 @@ class ApiKeys:
         domain = await self.domains.own(account_id, domain_id) if domain_id is not None else None
         if domain_id is not None and domain is None:
             raise not_found("Domain")
-        line = audited(request, "key created", f"{given['name']} ({permission}{f', {domain.name}' if domain else ''})")
-        created_with = request.caller.key_id
-        key_id, token = await self.keys.create(account_id, given["name"], permission, domain_id, [line], created_with=created_with)
+        expires_at: datetime | None = given["expires_at"]
+        if expires_at is not None and expires_at <= utc(self.clock):
+            raise invalid("The `expires_at` field must be in the future.")
+        networks: Sequence[str] = given["networks"] or ()
+        line = audited(request, "key created", described(given["name"], permission, domain, expires_at, networks))
+        key_id, token = await self.keys.create(
+            account_id,
+            given["name"],
+            permission,
+            domain_id,
+            [line],
+            created_with=request.caller.key_id,
+            expires_at=expires_at,
+            networks=networks,
+        )
         return created(request, CREATED.show(id=key_id, token=token))
 
     @app.route("/api-keys", methods=["GET"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 
 from mailsvc.http.problem import unavailable
-from mailsvc.http.reading import InThread
 from mailsvc.http.request import Request
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.mail.emails import EmailView
 from mailsvc.store.mail.messages import Messages
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mailsvc.domains import names
-from mailsvc.http.fields import Choice, Off, Record, Text, Wrong
+from mailsvc.domains.tracking import LABEL
+from mailsvc.http.fields import Choice, Flag, Record, Text
 from mailsvc.http.views import (
     View,
     acknowledged,
@@ -28,10 +29,6 @@ TLS = ("opportunistic", "enforced")
 # Requests
 
 
-def _no_tracking(name: str) -> None:
-    raise Wrong("cannot be set: this server does not track clicks")
-
-
 _CHANGES = {
     "tls": Choice("`opportunistic`: use TLS where it is offered. `enforced`: never send without TLS.", "opportunistic", words=TLS),
     "capabilities": Record(
@@ -42,9 +39,18 @@ _CHANGES = {
             "receiving": Choice("Whether the domain receives.", "disabled", words=SWITCH),
         },
     ),
-    "open_tracking": Off("This server does not track opens."),
-    "click_tracking": Off("This server does not track clicks."),
-    "tracking_subdomain": Text("This server does not track clicks.", "", more={"maxLength": 0}, parse=_no_tracking),
+    "open_tracking": Flag("Whether opens are tracked, with an invisible image in the HTML. By default false.", True),
+    "click_tracking": Flag(
+        "Whether clicks are tracked: links in the HTML lead to their target through this server. By default false.", True
+    ),
+    "tracking_subdomain": Text(
+        "The label of the subdomain of tracked links. It can be changed, but not removed; former ones stay served. Until its record is "
+        "verified, links have the subdomain before; without one, nothing is tracked. By default, links have the host of this service.",
+        "links",
+        pattern=names.RETURN_PATH,
+        says=LABEL,
+        parse=str.lower,
+    ),
 }
 CREATE = Record(
     title="CreateDomain",
@@ -55,7 +61,7 @@ CREATE = Record(
             "The label of the subdomain that bounces come back to. By default `send`.",
             "send",
             pattern=names.RETURN_PATH,
-            says="must have 1 to 63 letters, digits and hyphens, start with a letter and not end with a hyphen",
+            says=LABEL,
         ),
         **_CHANGES,
     },
@@ -78,7 +84,7 @@ RECORD = View(
     "DomainRecord",
     {
         "record": text("What the record is for.", "SPF"),
-        "name": text("The name, relative to the domain.", "send"),
+        "name": text("The name, relative to the registered domain; of `Tracking`, the full name.", "send"),
         "type": choice("The type.", ("TXT", "MX", "CNAME", "CAA")),
         "ttl": text("The time to live.", "Auto"),
         "status": choice("Whether DNS has the record.", _RECORD_STATES),
@@ -103,8 +109,8 @@ ROW = View(
         "status": choice("Whether its records are published.", _STATES),
         "created_at": time("When it was added."),
         "region": text("Where its mail is sent from.", "us-east-1"),
-        "open_tracking": flag("Always false: this server does not track.", False),
-        "click_tracking": flag("Always false: this server does not track.", False),
+        "open_tracking": flag("Whether opens are tracked.", False),
+        "click_tracking": flag("Whether clicks are tracked.", False),
         "capabilities": one(CAPABILITIES, "What the domain is used for."),
         "tls": choice("`enforced`: mail to servers without TLS bounces.", TLS),
         "custom_return_path": text("The label of the subdomain that bounces come back to.", "send"),
@@ -114,6 +120,8 @@ ROW = View(
     },
 )
 _RECORDS = {
+    "tracking_subdomain": maybe(text("The label of the subdomain of tracked links.", "links")),
+    "tracking_host": maybe(text("The host of tracked links in new emails. Null: nothing is tracked.", "links.example.com")),
     "records": many(RECORD, "The DNS records to publish."),
     "advice": many(RECORD, "Records that are recommended, but not required."),
 }
@@ -134,6 +142,74 @@ DOMAIN = View(
     },
 )
 EVENT_DATA = View("DomainEventData", {**ROW.values, "created_at": iso("When it was added."), **_RECORDS})
+_SOURCE = View(
+    "ReportedSource",
+    {
+        "address": maybe(
+            text("The IP address. Null: all sources that were not kept separately.", "192.0.2.10", lambda row: row.address or None)
+        ),
+        "ours": flag("Whether it belongs to this service.", True),
+        "messages": count("Messages that were reported.", 15),
+        "passed": count("Those that passed DMARC.", 12),
+        "failed": count("Those that failed DMARC.", 3),
+        "dkim": count("Those with a DKIM signature of the domain in From.", 12),
+        "spf": count("Those that passed SPF for the domain in From.", 12),
+        "refused": count("Those that were quarantined or rejected.", 3),
+        "header_from": texts("Domains in From, up to five.", ["example.com"]),
+        "signed_by": texts("Domains of DKIM signatures, up to five.", ["example.com"]),
+        "mail_from": texts("Domains of envelope senders, up to five.", ["send.example.com"]),
+    },
+)
+_TLS_RESULT = View(
+    "ReportedTlsResult",
+    {
+        "policy_domain": text("The domain of the policy.", "example.com"),
+        "policy": text("`sts`, `tlsa` or `no-policy-found`.", "sts"),
+        "host": maybe(text("The receiving server, if it is known.", "mx1.example.com", lambda row: row.host or None)),
+        "result": text("`success`, or a result type of RFC 8460.", "certificate-expired"),
+        "sessions": count("Sessions with this result.", 100),
+    },
+)
+_REPORTER = View(
+    "Reporter",
+    {
+        "kind": choice("The kind of its reports.", ("dmarc", "tls")),
+        "name": text("The organization, as it calls itself. Nobody verifies it.", "receiver.example"),
+        "reports": count("The number of reports.", 30),
+        "until": time("The end of the period of its last report."),
+    },
+)
+_DMARC = View(
+    "DmarcResults",
+    {
+        "messages": count("Messages that were reported.", 22),
+        "passed": count("Those that passed DMARC.", 14),
+        "failed": count("Those that failed DMARC.", 8),
+        "own_failures": count("Those of this service that failed DMARC. Should be 0.", 3),
+        "source_count": count("The number of sources.", 3),
+        "sources": many(_SOURCE, "The sources, those that fail first; up to 100."),
+    },
+)
+_TLS = View(
+    "TlsResults",
+    {
+        "sessions": count("Sessions that were reported.", 5633),
+        "successes": count("Those that were encrypted as the policy requires.", 5330),
+        "failures": count("The others.", 303, "tls_failures"),
+        "results": many(_TLS_RESULT, "The results, failures first; up to 100.", "tls"),
+    },
+)
+REPORTS = View(
+    "DomainReports",
+    {
+        "object": const("domain_reports", "Always `domain_reports`."),
+        "domain_id": uuid("The domain's ID."),
+        "since": time("The beginning of the first day."),
+        "dmarc": one(_DMARC, "What receivers report about mail from the domain.", lambda summary: summary),
+        "tls": one(_TLS, "What senders report about TLS connections to the domain's mail servers.", lambda summary: summary),
+        "reporters": many(_REPORTER, "Who sent reports; up to 100."),
+    },
+)
 CHANGED = acknowledged("domain", "ChangedDomain", "The domain's ID.")
 DELETED = acknowledged("domain", "DeletedDomain", "The domain's ID.", deleted=const(True, "Always true."))
 _CLAIM_RECORD = View(

@@ -1,20 +1,21 @@
-"""Sending domains: add one, read what to publish and what DNS has, change it, have it checked, claim it, delete it."""
+"""Sending domains: add one, read what to publish, what DNS has and what was reported, change it, have it checked, claim it, delete it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
 import attrs
 
-from mailsvc.domains import names, views
+from mailsvc.domains import names, tracking, views
 from mailsvc.domains.maintenance import AlreadyAdded, DomainMaintenance
 from mailsvc.domains.names import NotADomain
 from mailsvc.domains.records import Publishing
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok
-from mailsvc.http.operations import PAGING, operation
+from mailsvc.http.operations import PAGING, Parameter, operation, or_unset
 from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
@@ -23,11 +24,16 @@ from mailsvc.http.views import Listing
 from mailsvc.http.views import postgres_time as time
 from mailsvc.store.domains.domains import Choices, Domain
 from mailsvc.store.domains.domains import Domains as StoredDomains
+from mailsvc.store.domains.reports import Reports
 from mailsvc.store.domains.values import Claim, LimitReached
 from mailsvc.store.people.audit import Line
 
 T = TypeVar("T")
 Add = Callable[[UUID, str, str, Choices, Sequence[Line]], Awaitable[T]]
+
+DAYS_DEFAULT, DAYS_MAX = 30, 90
+_SCHEMA = or_unset({"type": "integer", "minimum": 1, "maximum": DAYS_MAX})
+DAYS = Parameter("days", "The number of days, today included. By default 30.", 7, _SCHEMA)
 
 _ENABLED = {"enabled": True, "disabled": False}
 
@@ -40,6 +46,7 @@ class DomainContext:
     maintenance: DomainMaintenance
     publishing: Publishing
     region: str
+    reports: Reports
 
 
 @attrs.define(eq=False)
@@ -67,7 +74,8 @@ class Domains:
         """The result of `add` for the request."""
         given = await self.reader.record(request, fields.CREATE)
         name, region = given["name"], given["region"] or self.context.region
-        choices = Choices((given["custom_return_path"] or "send").lower(), **_changes(given, None))
+        return_path = (given["custom_return_path"] or "send").lower()
+        choices = Choices(return_path, **_changes(given, None), **self._tracking(given, return_path))
         if region not in self.context.publishing.hosts:
             raise Problem(422, "invalid_region", f"Region must be one of: {', '.join(sorted(self.context.publishing.hosts))}.")
         try:
@@ -120,12 +128,25 @@ class Domains:
         domain_id = parameters.uuid(id, "id")
         given = await self.reader.record(request, fields.UPDATE)
         before = await self._own(request, id)
-        changes = _changes(given, before)
+        changes = _changes(given, before) | self._tracking(given, before.return_path, before.tracking_subdomains)
         listed = ", ".join(f"{name} {value}" for name, value in changes.items())
         line = audited(request, "domain changed", f"{before.name}: {listed}")
         if changes and await self.context.stored.update(request.caller.account_id, domain_id, changes, [line]) is None:
             raise not_found("Domain")
+        if "tracking_subdomain" in changes:
+            self.context.maintenance.wake()  # to check its record
         return ok(request, fields.CHANGED.show(id=domain_id))
+
+    def _tracking(self, given: Mapping[str, Any], return_path: str, present: Sequence[str] = ()) -> dict[str, Any]:
+        """The settings of tracking that a request changes. `present`: the tracking subdomains of the domain."""
+        changes = {name: given[name] for name in ("open_tracking", "click_tracking", "tracking_subdomain") if given[name] is not None}
+        if any(changes.values()) and self.context.publishing.tracking_host is None:
+            raise invalid(f"The `{next(iter(changes))}` field cannot be set: {tracking.NO_HOST}.")
+        label = changes.get("tracking_subdomain")
+        wrong = None if label is None else tracking.fault(label, return_path, present)
+        if wrong is not None:
+            raise invalid(f"The `tracking_subdomain` field {wrong}.")
+        return changes
 
     @app.route("/domains/<id>", methods=["DELETE"])
     @operation("Delete a domain", "Removes a domain. Its queued emails fail.", fields.DELETED)
@@ -184,6 +205,23 @@ class Domains:
         if claim.open and domain is not None:
             await self.context.maintenance.verify(domain, [audited(request, "domain verification requested", domain.name)])
         return ok(request, views.claim(claim, time))
+
+    @app.route("/domains/<id>/reports", methods=["GET"])
+    @operation(
+        "Retrieve reports about a domain",
+        "What DMARC and TLS reports say about a domain: who sends as it, and what fails. Anyone can send reports, so treat them as hints.",
+        fields.REPORTS,
+        parameters=(DAYS,),
+    )
+    async def reported(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._reported(request, id))
+
+    async def _reported(self, request: Request, id: str) -> bytes:
+        domain, days = await self._own(request, id), parameters.days(request, DAYS_DEFAULT, DAYS_MAX)
+        today = self.context.stored.now().replace(hour=0, minute=0, second=0, microsecond=0)
+        since = today - timedelta(days=days - 1)
+        found = await self.context.reports.summary(domain.account_id, domain.id, since.date())
+        return ok(request, fields.REPORTS.show(found, domain_id=domain.id, since=since))
 
     async def _own_claim(self, request: Request, domain_id: UUID) -> Claim:
         claim = await self.context.maintenance.claims.get(request.caller.account_id, domain_id)

@@ -59,6 +59,8 @@ EMAIL_ROW = View(
         "reply_to": texts("Where replies go.", ["support@example.com"]),
         "last_event": choice("The latest event.", LAST_EVENTS, lambda email: email.last_event.removeprefix("email.")),
         "scheduled_at": maybe(time("When the email will be sent, if it was scheduled.")),
+        "broadcast_id": optional(uuid("The broadcast that it is part of.")),
+        "topic_id": optional(uuid("The topic that it is about.")),
     },
 )
 

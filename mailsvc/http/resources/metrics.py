@@ -5,6 +5,7 @@ Counts are kept by the hour of UTC. In time zones that are half an hour off, a p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Literal
@@ -32,7 +33,7 @@ UNITS: Mapping[str, tuple[Unit, timedelta]] = {
 }
 DIMENSIONS = ("period", "domain", "email", "broadcast")
 
-# The event types that each metric is the sum of. `opened` and what depends on it are 0, because nothing is tracked.
+# The counts that each metric is the sum of. Those of opens and clicks: store/tracking/hits.
 SUMS: Mapping[str, tuple[str, ...]] = {
     "received": ("email.received",),
     "delivered": ("email.delivered",),
@@ -42,14 +43,22 @@ SUMS: Mapping[str, tuple[str, ...]] = {
     "bounced_transient": ("email.bounced.transient",),
     "bounced_permanent": ("email.bounced.permanent",),
     "bounced_undetermined": ("email.bounced.undetermined",),
-    "opened": ("email.opened",),
-    "clicked": ("email.clicked",),
-    "unsubscribed": (),
+    "opened": ("email.opened", "email.opened.machine"),
+    "clicked": ("email.clicked", "email.clicked.machine"),
+    "unsubscribed": ("email.unsubscribed",),
     "delivery_delayed": ("email.delivery_delayed",),
     "failed": ("email.failed",),
     "sent": ("email.sent",),
-    "unique_opened": (),
-    "unique_clicked": (),
+    "unique_opened": ("email.opened.unique",),
+    "unique_clicked": ("email.clicked.unique",),
+}
+# The same without opens and clicks by programs.
+PEOPLE: Mapping[str, tuple[str, ...]] = {
+    **SUMS,
+    "opened": ("email.opened",),
+    "clicked": ("email.clicked",),
+    "unique_opened": ("email.opened.unique.people",),
+    "unique_clicked": ("email.clicked.unique.people",),
 }
 # The two metrics that each rate divides. Rates are in percent.
 RATES: Mapping[str, tuple[str, str]] = {
@@ -61,7 +70,7 @@ RATES: Mapping[str, tuple[str, str]] = {
     "unsubscribe_rate": ("unsubscribed", "delivered"),
 }
 METRICS = (*SUMS, *RATES)
-TYPES = sorted({name for types in SUMS.values() for name in types})
+TYPES = sorted({name for sums in (SUMS, PEOPLE) for types in sums.values() for name in types})
 
 _MANY = "Repeat the parameter or separate values with commas."
 _STRING = {"type": "string"}
@@ -81,7 +90,13 @@ PARAMETERS = (
     ),
     Parameter("domain_id", f"Counts only these domains. {_MANY}", SOME_ID, _STRING),
     Parameter("email_id", f"Counts only these emails. {_MANY}", SOME_ID, _STRING),
-    Parameter("broadcast_id", f"Counts only these broadcasts, which don't exist yet. {_MANY}", SOME_ID, _STRING),
+    Parameter("broadcast_id", f"Counts only emails of these broadcasts. {_MANY}", SOME_ID, _STRING),
+    Parameter(
+        "exclude_machine",
+        "`true` leaves out opens and clicks that were made by programs, as far as they are recognised.",
+        "true",
+        one_of("true", "false"),
+    ),
 )
 _METRICS = {
     **{name: optional(number(f"How many recipients: {name.replace('_', ' ')}.", 12)) for name in SUMS},
@@ -130,7 +145,14 @@ class Question:
     granularity: Literal["hourly", "daily", "weekly", "monthly"]
     metrics: Sequence[str]
     dimensions: Sequence[str]
-    broadcasts: bool  # counts only some broadcasts
+    exclude_machine: bool = False
+
+    def sums(self, counts: Sequence[Count]) -> dict[str, int]:
+        """The metrics that are not rates."""
+        by_type: Counter[str] = Counter()
+        for count in counts:
+            by_type[count.type] += count.count
+        return summed(by_type, PEOPLE if self.exclude_machine else SUMS)
 
 
 def question(request: Request, now: datetime) -> Question:
@@ -152,6 +174,8 @@ def question(request: Request, now: datetime) -> Question:
         raise invalid("The dimension `email` requires the `email_id` parameter.")
     if "email" in dimensions and "broadcast" in dimensions:
         raise invalid("The dimensions `email` and `broadcast` cannot be combined.")
+    if emails and (broadcasts or "broadcast" in dimensions):
+        raise invalid("The parameter `email_id` cannot be combined with broadcasts.")
     wanted = Wanted(
         start,
         end,
@@ -163,12 +187,16 @@ def question(request: Request, now: datetime) -> Question:
         "email" in dimensions,
         domains or None,
         emails or None,
+        bool(broadcasts) or "broadcast" in dimensions,
+        "broadcast" in dimensions,
+        broadcasts or None,
     )
-    return Question(wanted, zone, granularity, metrics, dimensions, bool(broadcasts) or "broadcast" in dimensions)
+    exclude = parameters.choice(request, "exclude_machine", "true", "false") == "true"
+    return Question(wanted, zone, granularity, metrics, dimensions, exclude)
 
 
 def answer(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]) -> dict[str, object]:
-    """`names`: the account's domains."""
+    """`names`: of domains and broadcasts."""
     wanted = question.wanted
     found: dict[str, object] = {
         "object": "metrics",
@@ -177,7 +205,7 @@ def answer(question: Question, counts: Sequence[Count], names: Mapping[UUID, str
         "metrics": list(question.metrics),
         "dimensions": list(question.dimensions),
         "granularity": question.granularity,
-        "totals": _figures(question.metrics, _summed(counts)),
+        "totals": _figures(question.metrics, question.sums(counts)),
     }
     return {**found, "data": _rows(question, counts, names)} if question.dimensions else found
 
@@ -185,11 +213,11 @@ def answer(question: Question, counts: Sequence[Count], names: Mapping[UUID, str
 def _rows(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]) -> list[dict[str, object]]:
     groups: dict[tuple[Any, ...], list[Count]] = {}
     if tuple(question.dimensions) == ("period",):
-        groups = {(period, None, None): [] for period in _periods(question)}
+        groups = {(period, None, None, None): [] for period in _periods(question)}
     for count in counts:
-        groups.setdefault((count.hour or count.day, count.domain_id, count.email_id), []).append(count)
+        groups.setdefault((count.hour or count.day, count.domain_id, count.email_id, count.broadcast_id), []).append(count)
     rows = []
-    for (period, domain_id, email_id), group in groups.items():
+    for (period, domain_id, email_id, broadcast_id), group in groups.items():
         row: dict[str, object] = {}
         if period is not None:
             row["period"] = _period(period, question.zone)
@@ -197,15 +225,15 @@ def _rows(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]
             row |= {"domain_id": str(domain_id), **({"domain_name": names[domain_id]} if domain_id in names else {})}
         if email_id is not None:
             row["email_id"] = str(email_id)
-        rows.append(row | _figures(question.metrics, _summed(group)))
+        if broadcast_id is not None:
+            row |= {"broadcast_id": str(broadcast_id), **({"broadcast_name": names[broadcast_id]} if broadcast_id in names else {})}
+        rows.append(row | _figures(question.metrics, question.sums(group)))
     return rows
 
 
-def _summed(counts: Sequence[Count]) -> dict[str, int]:
-    by_type: dict[str, int] = {}
-    for count in counts:
-        by_type[count.type] = by_type.get(count.type, 0) + count.count
-    return {metric: sum(by_type.get(name, 0) for name in types) for metric, types in SUMS.items()}
+def summed(by_type: Mapping[str, int], sums: Mapping[str, tuple[str, ...]] = SUMS) -> dict[str, int]:
+    """The metrics that are not rates, from counts by type."""
+    return {metric: sum(by_type.get(name, 0) for name in types) for metric, types in sums.items()}
 
 
 def _figures(metrics: Sequence[str], sums: Mapping[str, int]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import orjson
 
-from mailsvc.http.fields import Field, OneOrMany, Record, Records, Rules, Text, TextMap, Unsupported, described
+from mailsvc.http.fields import Field, Id, OneOrMany, Record, Records, Rules, Text, TextMap, Unsupported, described
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.resources import schedule
 from mailsvc.http.resources.attachment_links import Link
@@ -49,6 +49,14 @@ class Address(Field):
             return parse_mailbox(value)
         except AddressError as wrong:
             raise Problem(422, self.error, f"Invalid `{place}` field. {_FORM} {wrong}") from None
+
+
+@attrs.frozen
+class BareAddress(Address):
+    """An address without a display name; one that has a name loses it."""
+
+    def read(self, value: Any, place: str, rules: Rules) -> Any:
+        return super().read(value, place, rules).address
 
 
 @attrs.frozen
@@ -174,7 +182,9 @@ EMAIL = Record(
         "tags": Records("Names and values that events repeat, so that you can group emails.", item=TAG, most=75),
         "scheduled_at": Schedule("When to send: ISO 8601, or English such as `in 1 hour` or `tomorrow at 9am`. By default now."),
         "template": Unsupported("Send the finished `html`."),
-        "topic_id": Unsupported("Leave it out."),
+        "topic_id": Id(
+            "Only recipients who are subscribed to this topic get the email; a single one gets a link to unsubscribe.", blank=True
+        ),
     },
 )
 BATCH = Records(
@@ -208,6 +218,7 @@ def email(value: Any, rules: Rules) -> Incoming:
         tags=given["tags"] or (),
         scheduled_at=given["scheduled_at"],
         source="api",
+        topic_id=given["topic_id"],
     )
 
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
-from mailsvc.http.fields import SOME_ID, Id, OneOrMany, Record, Rules
+from mailsvc.http.fields import SOME_ID, Id, OneOrMany, Record
 from mailsvc.http.operations import PAGING, Parameter, one_of, operation
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources.send_fields import Address
+from mailsvc.http.resources.send_fields import BareAddress
 from mailsvc.http.views import Listing, View, acknowledged, choice, const, many, maybe, text, time, uuid
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
 
 BATCH = 100
 ORIGINS = ("bounce", "complaint", "manual")
-
-
-@attrs.frozen
-class BareAddress(Address):
-    """An address without a display name; one that has a name loses it."""
-
-    def read(self, value: Any, place: str, rules: Rules) -> Any:
-        return super().read(value, place, rules).address
 
 
 _ADDRESS = BareAddress("The address.", "someone@example.net", required=True)

@@ -1,6 +1,6 @@
 """Deliverability checks of an email: what was seen, why it matters, and what to do. Pure.
 
-Checks of the message: parts, nesting, header, links, html, files. Checks of facts that insights/reputation gathers: reputation.
+Checks of the message: parts, nesting, header, links, mistakes, html, files. Checks of facts that insights/reputation gathers: reputation.
 Thresholds are those that large receivers publish.
 """
 
@@ -11,7 +11,7 @@ from datetime import datetime
 
 import attrs
 
-from mailsvc.insights.checks import files, header, html, links, nesting, parts
+from mailsvc.insights.checks import files, header, html, links, mistakes, nesting, parts
 from mailsvc.insights.checks.finding import Grouped, Insight, Level, Mail, grouped
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.html import read
@@ -22,7 +22,7 @@ __all__ = ["Grouped", "Insight", "Level", "Mail", "grouped", "mail_of", "of_mail
 LONGEST = 1 << 20  # characters of text and of html that are checked
 
 CHECKS: tuple[Callable[[Mail], Iterator[Insight]], ...] = (
-    *parts.CHECKS, *nesting.CHECKS, *header.CHECKS, *links.CHECKS, *html.CHECKS, *files.CHECKS,
+    *parts.CHECKS, *nesting.CHECKS, *header.CHECKS, *links.CHECKS, *mistakes.CHECKS, *html.CHECKS, *files.CHECKS,
 )  # fmt: skip
 
 

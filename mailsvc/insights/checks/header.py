@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from mailsvc.insights.checks.finding import Insight, Mail, listed
@@ -152,6 +152,10 @@ def subject(mail: Mail) -> Iterator[Insight]:
 
 def recipients(mail: Mail) -> Iterator[Insight]:
     visible = (mail.parsed.header("To") or "").count("@")
+    if not visible and not mail.parsed.header("Cc"):
+        why = "Spam often names nobody, so filters penalize that."
+        remedy = "Send to each recipient individually, with the address in To."
+        yield Insight("better", "No recipient is named", "There is no address in To or Cc.", why, remedy)
     if visible > VISIBLE_MAX:
         yield Insight(
             "better",
@@ -240,6 +244,8 @@ def form(mail: Mail) -> Iterator[Insight]:
         wrong.append("Message-ID is missing or invalid")
     if any(not field.raw.isascii() for field in mail.parsed.fields):
         wrong.append("some fields contain non-ASCII characters")
+    if _date(mail) is None:
+        wrong.append("Date is missing or invalid")
     if (skew := _skew(mail)) is not None and abs(skew) > timedelta(days=1):
         wrong.append(
             f"Date is {abs(skew).days} day{'s' * (abs(skew).days != 1)} {'in the future' if skew > timedelta(0) else 'in the past'}"
@@ -270,14 +276,17 @@ def signed(mail: Mail) -> Iterator[Insight]:
         yield Insight("great", "It is signed with DKIM", f"Signed by {own[0].get('d', '')} with {kinds}.")
 
 
-def _skew(mail: Mail) -> timedelta | None:
+def _date(mail: Mail) -> datetime | None:
     try:
         date = parsedate_to_datetime(mail.parsed.header("Date") or "")
     except ValueError:
         return None
-    if mail.accepted is None:
-        return None
-    return (date if date.tzinfo else date.replace(tzinfo=UTC)) - mail.accepted
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+def _skew(mail: Mail) -> timedelta | None:
+    date = _date(mail)
+    return date - mail.accepted if date is not None and mail.accepted is not None else None
 
 
 def _tags(value: str) -> dict[str, str]:

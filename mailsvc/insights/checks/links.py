@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
+from mailsvc.domains import names
 from mailsvc.insights.checks.finding import Insight, Mail, listed
 
 LINKS_MAX = 50
@@ -25,7 +26,9 @@ _URL = re.compile(r"\b(?:https?://)?((?:[a-z0-9-]+\.)+[a-z]{2,})\b", re.IGNORECA
 def link_hosts(mail: Mail) -> Iterator[Insight]:
     if mail.page is None or not mail.own:
         return
-    hosts = {host for link in mail.page.links if (host := host_of(link.url)) and not _shared(host)}
+    leaving = mail.parsed.header("List-Unsubscribe") or ""  # these links often lead to the service that sends the email
+    urls = [link.url for link in mail.page.links if f"<{link.url}>" not in leaving]
+    hosts = {host for url in urls if (host := host_of(url)) and not _shared(host)}
     others = sorted(host for host in hosts if not mail.same(host, mail.own) and host not in _SHORTENERS)
     if others:
         why = "Links to other domains look like phishing."
@@ -108,6 +111,16 @@ def odd(mail: Mail) -> Iterator[Insight]:
         yield Insight("better", "There is no link", "The HTML has no links.", why, remedy)
 
 
+def look_alikes(mail: Mail) -> Iterator[Insight]:
+    """Internationalised domain names that look like others. They are xn-- in DNS and in most URLs."""
+    for host in sorted({*all_hosts(mail), mail.own}):
+        if warning := names.look_alike(host):
+            seen = f"{'A link or image leads to' if host != mail.own else 'The email is from'} {host}. {warning}"
+            why = "Filters and browsers treat such names as fraud."
+            yield Insight("attention", "A domain looks like another one", seen, why, "Use a name in letters of one alphabet.")
+            return
+
+
 def _only_in_query(url: str) -> bool:
     """Whether the escapes are in the query, where they are normal."""
     return urlsplit_of(url).path.count("%") <= ESCAPES
@@ -159,4 +172,4 @@ def _is_address(host: str) -> bool:
     return True
 
 
-CHECKS = (link_hosts, link_texts, link_kinds, odd)
+CHECKS = (link_hosts, link_texts, link_kinds, odd, look_alikes)

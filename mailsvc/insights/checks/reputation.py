@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -20,21 +20,28 @@ JUMP_MIN = 1000  # recipients in a day
 
 @attrs.frozen
 class Record:
-    """A DNS record of the sending domain, as the last check found it. `weak`: correct, but could be stricter."""
+    """A DNS record of the sending domain, as the last check found it. `advised`: the value that we recommend."""
 
     purpose: str
     name: str
     correct: bool
-    weak: bool
     message: str
     expected: str = ""
     unanswered: bool = False
     found: tuple[str, ...] = ()  # the values in DNS
+    advised: str = ""
 
     @property
-    def asks_for_reports(self) -> bool:
+    def lacks_reports(self) -> bool:
+        """Whether a DMARC policy requests no reports, although the one that we recommend does."""
         policy = dmarc.only(self.found)
-        return policy is None or bool(policy.reports)
+        return "rua=" in self.advised and policy is not None and not policy.reports
+
+    @property
+    def enforced(self) -> bool:
+        """Whether a DMARC policy has an effect on delivery, for subdomains too."""
+        policy = dmarc.only(self.found)
+        return policy is not None and not policy.testing and "none" not in (policy.policy, policy.subdomains)
 
 
 @attrs.frozen
@@ -81,6 +88,8 @@ class Facts:
     listed: tuple[Listed, ...] = ()
     rates: Rates | None = None
     logo: bool | None = None  # whether it publishes a BIMI record
+    own_failures: int = 0  # emails sent by this service that failed DMARC, as receivers report
+    not_tracked: str | None = None  # why nothing is tracked although it is switched on, as a sentence
 
 
 def of_facts(facts: Facts) -> list[Insight]:
@@ -102,20 +111,15 @@ def records(facts: Facts) -> Iterator[Insight]:
             title = "Publish a DMARC policy" if policy else f"The {one.purpose} record is not correct"
             remedy = f"Publish {one.name} {one.expected}" if one.expected else "Fix it as described on the domain's page."
             yield Insight("attention", title, one.message, why, remedy)
-        elif one.weak:
-            title = "The DMARC policy could be stricter" if policy else f"The {one.purpose} record could be improved"
-            why = "A policy of “none” does not protect the domain." if policy else "Receivers take it into account."
-            yield Insight("better", title, one.message, why, "Follow the advice on the domain's page, one step at a time.")
         elif one.purpose == "SPF" and (qualifier := _permissive_all(one.found)):
             allows_all = qualifier == "+"
             effect = "allows everyone to send" if allows_all else "neither allows nor forbids other senders"
             seen = f"It ends in {qualifier}all, which {effect}."
             why = "A record that rejects nobody proves nothing, and receivers treat it accordingly."
             yield Insight("attention" if allows_all else "better", "The SPF record rejects nobody", seen, why, "End it in -all or ~all.")
-        elif policy and not one.asks_for_reports:
+        elif policy and one.lacks_reports:
             why = "Without reports, you don't learn who else sends in your name."
-            seen = f"{one.message} It has no rua=."
-            yield Insight("better", "Request DMARC reports", seen, why, "Add rua=mailto: with an address that someone reads.")
+            yield Insight("better", "Request DMARC reports", f"{one.message} It has no rua=.", why, f"Publish {one.name} {one.advised}")
         else:
             title = "The domain has a DMARC policy" if policy else f"The {one.purpose} record is correct"
             yield Insight("great", title, one.message)
@@ -131,6 +135,16 @@ def _permissive_all(found: tuple[str, ...]) -> str:
         if ends and ends[0] in "+?":
             return ends[0]
     return ""
+
+
+def reported(facts: Facts) -> Iterator[Insight]:
+    """What receivers report about mail that this service sent."""
+    if facts.own_failures:
+        emails = "1 email" if facts.own_failures == 1 else f"{facts.own_failures:,} emails"
+        seen = f"Receivers report that {emails} sent by this service failed DMARC."
+        why = "Receivers reject such email, or put it into the spam folder."
+        remedy = "Correct the domain's DNS records, and keep those of a replaced DKIM key for a week."
+        yield Insight("attention", "Your email fails DMARC", seen, why, remedy)
 
 
 def receiving(facts: Facts) -> Iterator[Insight]:
@@ -166,9 +180,7 @@ def pointers(facts: Facts) -> Iterator[Insight]:
 
 def blocklists(facts: Facts) -> Iterator[Insight]:
     for one in facts.listed:
-        own = one.name == facts.domain or ("." in one.name and not one.name.replace(".", "").isdigit() and ":" not in one.name)
-        delist = f"Find the reason on the website of {one.blocklist}, fix it, and request removal."
-        remedy = delist if own else "Contact the operator of this service."
+        remedy = _delist(one) if one.name == facts.domain else "Contact the operator of this service."
         yield Insight(
             "attention",
             "On a blocklist",
@@ -178,6 +190,17 @@ def blocklists(facts: Facts) -> Iterator[Insight]:
         )
     if facts.blocklists and not facts.listed:
         yield Insight("great", "Not on any blocklist", f"Checked {listed(facts.blocklists)}.")
+
+
+def of_linked(listed: Sequence[Listed]) -> list[Insight]:
+    """Hosts on a blocklist that one email links to."""
+    title, why = "A link leads to a host on a blocklist", "Receivers reject or filter email with such links."
+    remedy = " Or link to another host."
+    return [Insight("attention", title, f"{one.name} is on {one.blocklist}.", why, _delist(one) + remedy) for one in listed]
+
+
+def _delist(one: Listed) -> str:
+    return f"Find the reason on the website of {one.blocklist}, fix it, and request removal."
 
 
 def rates(facts: Facts) -> Iterator[Insight]:
@@ -239,7 +262,7 @@ def age(facts: Facts) -> Iterator[Insight]:
 
 def logo(facts: Facts) -> Iterator[Insight]:
     """BIMI; receivers only use it with an enforced DMARC policy."""
-    enforced = any(one.purpose == "DMARC" and one.correct and not one.weak and not one.unanswered for one in facts.records)
+    enforced = any(one.purpose == "DMARC" and one.correct and one.enforced and not one.unanswered for one in facts.records)
     if facts.logo:
         yield Insight("great", "The domain publishes a logo", "It has a BIMI record.")
     elif facts.logo is False and enforced:
@@ -247,4 +270,11 @@ def logo(facts: Facts) -> Iterator[Insight]:
         yield Insight("better", "Publish a logo", "There is no BIMI record.", "Some receivers show it next to the email.", remedy)
 
 
-CHECKS = (records, receiving, pointers, blocklists, rates, age, logo)
+def tracked(facts: Facts) -> Iterator[Insight]:
+    """Whether tracking that is switched on has an effect."""
+    if facts.not_tracked is not None:
+        remedy = "Publish the record that the domain's page shows, or switch tracking off."
+        yield Insight("better", "Tracking is on but not active", facts.not_tracked, "Emails are sent with their original links.", remedy)
+
+
+CHECKS = (records, reported, receiving, pointers, blocklists, rates, age, logo, tracked)

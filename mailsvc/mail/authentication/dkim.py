@@ -45,8 +45,8 @@ _SIGNED: dict[bytes, bool] = {
     b"content-type": True,
     b"list-unsubscribe": True,
     b"list-unsubscribe-post": True,
-    b"content-transfer-encoding": False,
-    b"sender": False,
+    b"content-transfer-encoding": True,
+    b"sender": True,
     b"in-reply-to": False,
     b"references": False,
     b"list-id": False,
@@ -193,7 +193,7 @@ def canonical_body(chunks: Iterable[bytes], *, relaxed: bool = True) -> Iterator
 def _line_ends(count: int) -> Iterator[bytes]:
     """Yields `count` line ends in pieces."""
     most = _SLICE // 2
-    return (b"\r\n" * min(most, count - made) for made in range(0, count, most))
+    return (b"\r\n" * min(most, count - done) for done in range(0, count, most))
 
 
 def _unfinished(piece: bytes, relaxed: bool) -> int:

@@ -13,7 +13,7 @@ import attrs
 
 Mode = Literal["enforce", "testing", "none"]
 LONGEST = 31_557_600  # seconds (8461 §3.2)
-MOST_OCTETS = 64 * 1024  # 8461 §3.3
+MAX_SIZE = 64 * 1024  # 8461 §3.3
 
 _ID = re.compile(r"[A-Za-z0-9]{1,32}")
 _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
@@ -61,7 +61,7 @@ def policy_id(records: Iterable[str]) -> str | None:
 
 def parse(body: bytes) -> Policy:
     """Parses a policy file. Unknown keys are ignored. If a key other than `mx` is repeated, the first one counts (8461 §3.2)."""
-    if len(body) > MOST_OCTETS:
+    if len(body) > MAX_SIZE:
         raise BadPolicy("the policy is too long")
     try:
         text = body.decode("utf-8")
@@ -76,7 +76,7 @@ def parse(body: bytes) -> Policy:
         if not colon or not _FIELD.fullmatch(key):
             raise BadPolicy("a line of the policy is not a key and a value")
         if key == "mx":
-            mx.append(value)
+            mx.append(value.removesuffix("."))  # the dot of the root, which others accept too
         else:
             first.setdefault(key, value)
     return _checked(first, mx)

@@ -16,10 +16,10 @@ Qualifier = Literal["+", "-", "~", "?"]
 _TERM = re.compile(r"(?P<qualifier>[+\-~?])?(?P<name>all|include|a|mx|ptr|ip4|ip6|exists)(?P<rest>[:/].*)?", re.IGNORECASE)
 _MODIFIER = re.compile(r"(?P<name>[a-z][a-z0-9._-]*)=(?P<value>.*)", re.IGNORECASE)  # §4.6.1
 _CIDR = re.compile(r"(?P<domain>.*?)(?:/(?P<four>0|[1-9][0-9]?))?(?://(?P<six>0|[1-9][0-9]{0,2}))?", re.DOTALL)
+_NETWORK = re.compile(r":(?P<address>[0-9a-f.:]+)(?:/(?P<bits>0|[1-9][0-9]{0,2}))?", re.IGNORECASE)  # §5.6: no netmask, no scope
 _MACRO = re.compile(
     r"%(?:\{(?P<letter>[slodiphcrtv])(?P<digits>[0-9]*)(?P<reverse>r?)(?P<delimiters>[.\-+,/_=]*)\}|(?P<escape>[%_\-])|)", re.IGNORECASE
 )
-_NAMED = frozenset({"include", "exists", "ip4", "ip6"})  # mechanisms that require a value
 LONGEST = 8192  # characters of a record; §3.4 recommends what fits into a UDP answer
 LONGEST_TERM = 512  # characters, including macros
 COUNTED = frozenset({"include", "a", "mx", "ptr", "exists", "redirect"})  # §4.6.4: these query DNS
@@ -50,8 +50,8 @@ class Record:
 
 
 @attrs.frozen
-class Asked:
-    """The mail that is checked: the values of macros (§7.2)."""
+class CheckHost:
+    """The arguments of check_host() (§4.1), and the values of macros (§7.2)."""
 
     address: Address
     sender: str  # local@domain
@@ -74,6 +74,8 @@ def parse(text: str) -> Record:
             continue
         if len(term) > LONGEST_TERM:
             raise SpfError(f"one of its terms is longer than {LONGEST_TERM} characters")
+        if not all("!" <= character <= "~" for character in term):  # §7.1: visible ASCII
+            raise SpfError(f"{term!r} has a character that is not allowed")
         found = _TERM.fullmatch(term)
         if found is not None:
             mechanisms.append(_mechanism(found, term))
@@ -81,12 +83,14 @@ def parse(text: str) -> Record:
         modifier = _MODIFIER.fullmatch(term)
         if modifier is None:
             raise SpfError(f"{term!r} is not a valid SPF term")
-        name = modifier["name"].lower()
-        if name in ("redirect", "exp"):
-            if name in modifiers or not modifier["value"]:  # §6: at most once
-                raise SpfError(f"{name}= is repeated or has no domain")
-            _check_macros(modifier["value"])
-            modifiers[name] = modifier["value"]
+        name, value = modifier["name"].lower(), modifier["value"]
+        if name not in ("redirect", "exp"):
+            _check_macros(value, term)  # §6: ignored, but its syntax counts
+            continue
+        if name in modifiers:
+            raise SpfError(f"{name}= is repeated")  # §6: at most once
+        _check_domain(value, term)
+        modifiers[name] = value
     if any(mechanism.name == "all" for mechanism in mechanisms):
         modifiers.pop("redirect", None)  # §6.1
     return Record(tuple(mechanisms), modifiers.get("redirect"))
@@ -95,54 +99,72 @@ def parse(text: str) -> Record:
 def _mechanism(found: re.Match[str], term: str) -> Mechanism:
     name, rest = found["name"].lower(), found["rest"] or ""
     qualifier = cast(Qualifier, found["qualifier"] or "+")
-    value = rest.removeprefix(":")
-    if (name in _NAMED and not (rest.startswith(":") and value)) or rest == ":":
-        raise SpfError(f"{term!r} has no value after its colon")
     if name in ("ip4", "ip6"):
-        return Mechanism(name, qualifier, network=_network(name, value, term))
+        return Mechanism(name, qualifier, network=_network(name, rest, term))
     if name == "all" and rest:
         raise SpfError(f"{term!r} has a value, but all takes none")
-    four, six, domain = 32, 128, value
+    four, six, domain = 32, 128, rest
     if name in ("a", "mx"):
         cidr = _CIDR.fullmatch(rest)
         assert cidr is not None
-        domain = cidr["domain"].removeprefix(":")
-        four, six = int(cidr["four"] or 32), int(cidr["six"] or 128)
+        domain, four, six = cidr["domain"], int(cidr["four"] or 32), int(cidr["six"] or 128)
         if four > 32 or six > 128:
             raise SpfError(f"{term!r} has an invalid prefix length")
-    if "/" in _MACRO.sub("", domain):
+    if domain.startswith(":"):
+        _check_domain(domain[1:], term)
+    elif domain:
         raise SpfError(f"{term!r} is not a valid {name} mechanism")
-    _check_macros(domain)
-    return Mechanism(name, qualifier, domain, four=four, six=six)
+    elif name in ("include", "exists"):
+        raise SpfError(f"{term!r} has no domain")
+    return Mechanism(name, qualifier, domain[1:], four=four, six=six)
 
 
-def _network(name: str, value: str, term: str) -> IPv4Network | IPv6Network:
+def _network(name: str, rest: str, term: str) -> IPv4Network | IPv6Network:
+    found = _NETWORK.fullmatch(rest)
+    if found is None:
+        raise SpfError(f"{term!r} has no valid address after its colon")
+    bits = found["bits"] or (32 if name == "ip4" else 128)
     try:
-        return IPv4Network(value, strict=False) if name == "ip4" else IPv6Network(value, strict=False)
+        return (IPv4Network if name == "ip4" else IPv6Network)(f"{found['address']}/{bits}", strict=False)
     except ValueError:
         raise SpfError(f"{term!r} has no valid address after its colon") from None
 
 
-def _check_macros(text: str) -> None:
+def _check_domain(text: str, term: str) -> None:
+    """A domain ends in a macro or in a top-level label: letters, digits and hyphens, not only digits (§7.1, `domain-spec`)."""
+    if _check_macros(text, term) == len(text) > 0:
+        return
+    _, dot, label = text.removesuffix(".").rpartition(".")
+    hyphenated = "-" in label[1:-1] and not label.startswith("-") and not label.endswith("-")
+    if not dot or not label.replace("-", "").isalnum() or ("-" in label and not hyphenated) or label.isdigit():
+        raise SpfError(f"{term!r} has no complete domain name")
+
+
+def _check_macros(text: str, term: str) -> int:
+    """Returns where the last macro ends. Macros that are only for explanations are not allowed (§7.2)."""
+    end = 0
     for found in _MACRO.finditer(text):
-        if found.group() == "%" or (found["digits"] and int(found["digits"]) == 0) or (found["letter"] or "").lower() in ("c", "r", "t"):
-            raise SpfError(f"{text!r} has a macro that is not allowed there")  # §7.1, §7.2
+        only_explains = (found["letter"] or "").lower() in ("c", "r", "t")
+        if found.group() == "%" or (found["digits"] and int(found["digits"]) == 0) or only_explains:
+            raise SpfError(f"{term!r} has a macro that is not allowed there")  # §7.1, §7.2
+        end = found.end()
+    return end
 
 
-def expand(text: str, domain: str, asked: Asked) -> str:
+def expand(text: str, domain: str, check: CheckHost) -> str:
     """Replaces the macros in a domain (§7.3), and shortens it from the left to 253 characters (§7.3)."""
-    local, _, sending = asked.sender.rpartition("@")
-    address = asked.address
+    local, _, sending = check.sender.rpartition("@")
+    address = check.address
     dotted = str(address) if isinstance(address, IPv4Address) else ".".join(address.exploded.replace(":", ""))
     values = {
-        "s": asked.sender,
+        "s": check.sender,
         "l": local or "postmaster",
         "o": sending,
         "d": domain,
         "i": dotted,
         "p": "unknown",  # §7.3: should not be used, and costs lookups
         "v": "in-addr" if isinstance(address, IPv4Address) else "ip6",
-        "h": asked.helo,
+        "h": check.helo,
     }
 
     def one(found: re.Match[str]) -> str:

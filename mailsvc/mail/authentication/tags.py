@@ -23,3 +23,13 @@ def parse(text: str) -> dict[str, str]:
             raise TagError(f"the tag {name}= is repeated")  # 6376 §3.2: invalid as a whole
         tags[name] = value.strip()
     return tags
+
+
+def with_destination(text: str, uri: str) -> str:
+    """The record, otherwise unchanged, with one more destination for reports in rua. An empty one adds nothing."""
+    fields = text.rstrip("; \t").split(";")
+    for number, field in enumerate(fields if uri else ()):
+        if field.partition("=")[0].strip() == "rua":
+            fields[number] = f"{field.rstrip()},{uri}"
+            return ";".join(fields)
+    return ";".join([*fields, f" rua={uri}"] if uri else fields)

@@ -39,15 +39,15 @@ _ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
 
 
 @attrs.frozen
-class Fate:
-    """The outcome for one recipient. `said` is a reply or our own explanation. `original` is the ORCPT: a type and an address.
+class NoticeRecipient:
+    """The outcome for one recipient. `diagnostic` is a reply or our own explanation. `original` is the ORCPT: a type and an address.
 
     `reporter` is the server that reported the outcome, if it was not this one.
     """
 
     address: str
     action: Action
-    said: str
+    diagnostic: str
     at: datetime
     original: str | None = None
     reporter: str = ""
@@ -56,7 +56,7 @@ class Fate:
     def status(self) -> str:
         """The status code (3463): that of the reply if it agrees with the outcome, otherwise only the class."""
         first = _CLASSES[self.action]
-        found = _ENHANCED.match(self.said) or re.search(r"answered \d{3} ([245]\.\d{1,3}\.\d{1,3})\s", self.said)
+        found = _ENHANCED.match(self.diagnostic) or re.search(r"answered \d{3} ([245]\.\d{1,3}\.\d{1,3})\s", self.diagnostic)
         return found[1] if found and found[1][0] == first else f"{first}.0.0"
 
 
@@ -75,7 +75,7 @@ class Notification:
     about: str  # the Message-ID of the mail
     envid: str | None
     arrived: datetime
-    fates: tuple[Fate, ...]
+    recipients: tuple[NoticeRecipient, ...]
     message: bytes = attrs.field(repr=False)
     full: bool = False
     smtputf8: bool = False
@@ -98,8 +98,8 @@ def compose(notice: Notification) -> bytes:
     return b"".join(pieces)
 
 
-def _worst(fates: Sequence[Fate]) -> Action:
-    return next(action for action in _CLASSES if any(fate.action == action for fate in fates))
+def _worst(recipients: Sequence[NoticeRecipient]) -> Action:
+    return next(action for action in _CLASSES if any(recipient.action == action for recipient in recipients))
 
 
 def _kind(notice: Notification) -> str:
@@ -110,7 +110,7 @@ def _head(notice: Notification, boundary: str) -> bytes:
     fields = [
         header.mailboxes("From", (notice.sender,)),
         f"To: <{notice.to}>\r\n",
-        f"Subject: {_SUBJECTS[_worst(notice.fates)]}\r\n",
+        f"Subject: {_SUBJECTS[_worst(notice.recipients)]}\r\n",
         f"Date: {rfc5322_date(notice.date)}\r\n",
         header.fold("Message-ID", (" " + notice.message_id,)),
         "Auto-Submitted: auto-replied\r\n",  # 3834 §5
@@ -125,10 +125,10 @@ def _head(notice: Notification, boundary: str) -> bytes:
 def _explanation(notice: Notification) -> bytes:
     lines = [f"This is the mail service at {notice.host}, about the mail below.", ""]
     for action in _CLASSES:
-        fates = [fate for fate in notice.fates if fate.action == action]
-        if fates:
-            lines += [_SENTENCES[fates[0].action], ""]
-            lines += [f"  {fate.address}\n    {_one_line(fate.said)}" for fate in fates]
+        recipients = [recipient for recipient in notice.recipients if recipient.action == action]
+        if recipients:
+            lines += [_SENTENCES[recipients[0].action], ""]
+            lines += [f"  {recipient.address}\n    {_one_line(recipient.diagnostic)}" for recipient in recipients]
             lines.append("")
     return "\n".join(lines).replace("\n", "\r\n").encode("utf-8")
 
@@ -139,17 +139,17 @@ def _status(notice: Notification) -> bytes:
     if notice.envid:
         lines.append(f"Original-Envelope-Id: {notice.envid}")
     lines.append(f"Arrival-Date: {rfc5322_date(notice.arrived)}")
-    for fate in notice.fates:
+    for recipient in notice.recipients:
         lines.append("")
-        if fate.original:
-            lines.append(f"Original-Recipient: {_typed(*fate.original.split(';', 1), smtputf8=notice.smtputf8)}")
-        final = _typed("rfc822" if fate.address.isascii() else UTF8, fate.address, smtputf8=notice.smtputf8)
-        lines += [f"Final-Recipient: {final}", f"Action: {fate.action}", f"Status: {fate.status}"]
-        if fate.reporter:
-            lines.append(f"Remote-MTA: dns; {_one_line(fate.reporter)}")
-        if re.match(r"[245]\d\d[ -]", fate.said):
-            lines.append(f"Diagnostic-Code: smtp; {_one_line(fate.said)}")
-        lines.append(f"Last-Attempt-Date: {rfc5322_date(fate.at)}")
+        if recipient.original:
+            lines.append(f"Original-Recipient: {_typed(*recipient.original.split(';', 1), smtputf8=notice.smtputf8)}")
+        final = _typed("rfc822" if recipient.address.isascii() else UTF8, recipient.address, smtputf8=notice.smtputf8)
+        lines += [f"Final-Recipient: {final}", f"Action: {recipient.action}", f"Status: {recipient.status}"]
+        if recipient.reporter:
+            lines.append(f"Remote-MTA: dns; {_one_line(recipient.reporter)}")
+        if re.match(r"[245]\d\d[ -]", recipient.diagnostic):
+            lines.append(f"Diagnostic-Code: smtp; {_one_line(recipient.diagnostic)}")
+        lines.append(f"Last-Attempt-Date: {rfc5322_date(recipient.at)}")
     return ("\r\n".join(lines) + "\r\n").encode("utf-8")
 
 
@@ -157,7 +157,7 @@ def _returned(notice: Notification) -> tuple[str, bytes]:
     """Returns the type and content of the part with the mail: all of it if requested and delivery failed (3461 §4.3), else its header."""
     block = header.split_message(notice.message)[0]
     non_ascii = notice.smtputf8 and not block.isascii()
-    if notice.full and _worst(notice.fates) == "failed":
+    if notice.full and _worst(notice.recipients) == "failed":
         return "message/global" if non_ascii else "message/rfc822", notice.message
     return "message/global-headers" if non_ascii else "text/rfc822-headers", block  # 6533 §5
 

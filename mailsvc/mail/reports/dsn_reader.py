@@ -15,17 +15,23 @@ from mailsvc.mail.xtext import unescaped
 Action = Literal["failed", "delayed", "delivered", "relayed", "expanded"]  # 3464 §2.3.3
 
 _STATUS = re.compile(r"([245])\.(\d{1,3})\.(\d{1,3})(?!\d)")
-_ACTIONS = frozenset(get_args(Action))
+_ACTIONS: dict[str, Action] = {name: name for name in get_args(Action)} | {  # and what some programs write instead
+    **dict.fromkeys(("failure", "fail", "error", "expired", "bounced", "undeliverable", "rejected", "hardbounce"), "failed"),
+    **dict.fromkeys(("delay", "deferred", "warning"), "delayed"),
+}
+# Where the fields of a notification begin that is in a text for people, as Amazon WorkMail sends it, or after its boundaries got lost.
+_FIELDS = re.compile(r"^(?:reporting-mta|final-recipient|original-recipient|action): ", re.IGNORECASE | re.MULTILINE)
 _XTEXT = re.compile(r"\+([0-9A-F]{2})")  # 3461 §4
 _LONGEST = 2000  # characters of a diagnostic
 
 
 @attrs.frozen
-class Fate:
+class ReportedRecipient:
     """What a notification reports about one recipient. What it does not report is "".
 
     `final` is the address as the last server knew it, `original` as the sender gave it. `diagnostic` is usually an SMTP reply, `remote`
-    the server that refused the mail.
+    the server that refused the mail. `explanation` is what the text for people says about the recipient.
+    `alias`: `original` is forwarded to `final`, and perhaps to others.
     """
 
     final: str
@@ -34,6 +40,8 @@ class Fate:
     status: str  # such as "5.1.1"
     diagnostic: str
     remote: str
+    explanation: str = ""
+    alias: bool = False
 
 
 @attrs.frozen
@@ -41,36 +49,45 @@ class Dsn:
     """A notification: the reporting server, and the recipients."""
 
     reporter: str
-    fates: tuple[Fate, ...]
+    recipients: tuple[ReportedRecipient, ...]
 
 
 def read(mail: Report) -> Dsn | None:
-    """Returns None if the mail is not a delivery status notification. Leaves out recipients that cannot be parsed."""
-    if mail.kind != "delivery-status" or mail.status is None:
-        return None
+    """Returns None if the mail is not a delivery status notification, or has no recipients. Leaves out recipients that cannot be parsed."""
+    status = mail.status if mail.kind == "delivery-status" else None
+    if status is None:
+        found = _FIELDS.search(mail.text) if mail.kind in ("", "delivery-status") else None
+        if found is None:
+            return None
+        status = mail.text[found.start() :].encode("utf-8", "replace")
     about: dict[str, str] = {}
-    fates = []
-    for number, fields in enumerate(report.groups(mail.status)):
+    recipients, groups = [], 0
+    for number, fields in enumerate(report.groups(status)):
         named = dict(reversed(fields))
         if number == 0:
             about = named
         # 3464 §2.1: the first group is about the message. Some servers omit it, or the empty line after it.
         if "final-recipient" in named or "original-recipient" in named:
-            fate = _fate(named)
-            if fate is not None:
-                fates.append(fate)
-    return Dsn(_mta_name(about.get("reporting-mta", "")), tuple(fates))
-
-
-def _fate(fields: Mapping[str, str]) -> Fate | None:
-    action = fields.get("action", "").partition("(")[0].strip().lower()
-    if action not in _ACTIONS:
+            groups += 1
+            recipient = recipient_of(named)
+            if recipient is not None:
+                recipients.append(recipient)
+    if not groups:
         return None
+    return Dsn(_mta_name(about.get("reporting-mta", "")), tuple(recipients))
+
+
+def recipient_of(fields: Mapping[str, str]) -> ReportedRecipient | None:
+    """What a group of fields reports about a recipient. None if it has no known action."""
     found = _STATUS.search(fields.get("status", ""))
-    return Fate(
+    written = fields.get("action", "").partition("(")[0].partition(";")[0].strip().lower()
+    action = _ACTIONS.get(written or ("failed" if found and found[1] == "5" else ""))
+    if action is None:
+        return None
+    return ReportedRecipient(
         final=address(fields.get("final-recipient", "")),
         original=address(fields.get("original-recipient", "")),
-        action=action,  # type: ignore[arg-type]
+        action=action,
         status=found[0] if found else "",
         diagnostic=_diagnostic(fields.get("diagnostic-code", "")),
         remote=_mta_name(fields.get("remote-mta", "")),

@@ -28,6 +28,9 @@ class Feedback:
 
 def read(mail: Report) -> Feedback | None:
     """Returns None if the mail is not an abuse report, or has no feedback type."""
+    junk = mail.returned.get("x-hmxmroriginalrecipient", "")
+    if junk:  # Microsoft's Junk Mail Reporting Program sends the mail itself, with this field added
+        return Feedback("abuse", "Microsoft JMRP", (address(junk),), address(mail.returned.get("return-path", "")))
     if mail.kind != "feedback-report" or mail.status is None:
         return None
     fields = [field for group in report.groups(mail.status) for field in group]

@@ -1,4 +1,4 @@
-"""Splits a returned mail into the parts of a multipart/report (RFC 6522), or takes the text of any other mail.
+"""Splits a returned mail into the parts of a report (RFC 6522), or takes the text of any other mail.
 
 The parts are read by dsn_reader, feedback and text_bounce. The input can be hostile: nothing here raises, and `LIMIT` bounds the time.
 """
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import attrs
 
 from mailsvc.mail import charset, mime, parameters
-from mailsvc.mail.header import Field, parse_fields
+from mailsvc.mail.header import Field, parse_fields, split_message
+from mailsvc.mail.html_to_text import text_of
 
 LIMIT = 1024 * 1024  # bytes of a message that are examined; the machine-readable part precedes the returned mail
 GROUPS = 1000  # recipients of one report that are examined
@@ -30,6 +31,7 @@ class Report:
     text: str = attrs.field(repr=False)
     status: bytes | None = attrs.field(default=None, repr=False)
     returned: dict[str, str] = attrs.field(factory=dict, repr=False)  # the fields of the mail that the report is about
+    attached: bytes = attrs.field(default=b"", repr=False)  # that mail, or the part of it that came back
 
 
 def read(message: bytes) -> Report:
@@ -42,13 +44,25 @@ def read(message: bytes) -> Report:
     except mime.MimeError:
         return Report("", {}, "")
     fields = first(parsed.fields)
-    kind, named = parameters.decode(fields.get("content-type", ""))
-    report = named.get("report-type", "").lower() if kind == "multipart/report" else ""
-    report = "delivery-status" if report == "global-delivery-status" else report  # 6533 §4: the same meaning
+    named = parameters.decode(fields.get("content-type", ""))[1]
+    kind = named.get("report-type", "").lower()
+    kind = "delivery-status" if kind == "global-delivery-status" else kind  # 6533 §4: the same meaning
     files = {file.content_type: file.content for file in reversed(parsed.files)}
-    status = next((files[name] for name in _STATUS.get(report, ()) if name in files), None)
+    # Some servers send the parts of a report in a multipart/mixed.
+    kind = next((each for each in (kind, *_STATUS) if any(name in files for name in _STATUS.get(each, ()))), kind)
+    status = next((files[name] for name in _STATUS.get(kind, ()) if name in files), None)
     returned = next((files[name] for name in _RETURNED if name in files), b"")
-    return Report(report, fields, parsed.text or parsed.html or "", status, first(parse_fields(_head(returned), strict=False)))
+    return Report(kind, fields, _text(parsed, message), status, first(parse_fields(_head(returned), strict=False)), returned)
+
+
+def _text(parsed: mime.Parsed, message: bytes) -> str:
+    """Returns the text for people. If there is none, because the boundaries are damaged, all that is not about the parts."""
+    text = parsed.text or (text_of(parsed.html) if parsed.html else "")
+    if text.strip():
+        return text
+    damaged = next((file.content for file in parsed.files if file.content_type.startswith("multipart/")), None)
+    lines = charset.guess(message[split_message(message)[1] :] if damaged is None else damaged).splitlines()
+    return "\n".join(line for line in lines if not line.lower().startswith(("content-", "boundary=")))
 
 
 _STATUS = {

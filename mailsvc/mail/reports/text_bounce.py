@@ -1,96 +1,182 @@
-"""Reads non-standard bounces, such as those of qmail, Exim, old Exchange and sendmail.
+"""Reads bounces that only people can read, such as those of qmail, Exim, OpenSMTPD and Yahoo, and the human-readable part of others.
 
-A recipient counts as failed only if the mail contains a known sentence of such programs, and a permanent error next to the address.
+A mail is one if its sender has a known name, and its subject or text a known phrase. `phrases` has them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from mailsvc.mail.reports.dsn_reader import Fate
+import attrs
+
+from mailsvc.mail.reports import phrases
+from mailsvc.mail.reports.dsn_reader import Action, ReportedRecipient
 from mailsvc.mail.reports.report import Report
 
 _LINES = 400  # of the text
-_LONGEST = 1000  # characters of a line
-_NEAR = 8  # lines after an address that are searched for its error
+_LONGEST = 1000  # characters of a line, and of an error
+_NEAR = 12  # lines after an address that are searched for its error
+_RECIPIENTS = 200
+_EDGE = " \t\r<>()[]{}-*•·|'\"=:,;"
 
-# How bounces begin (qmail, Exim, sendmail, Exchange, Notes, …), or how they introduce the list of failed recipients.
-_BEGINNINGS = re.compile(
-    r"this is the \S{1,30} program|i'm afraid i wasn't able to deliver|this message was created automatically by mail delivery software"
-    r"|could not be delivered to (one or more|all|some)|did not reach (some|all|the following|your)|undeliverable:"
-    r"|following addresses? (had|failed)|permanent (fatal )?errors?|delivery (to the following recipients? )?(has )?failed"
-    r"|returned to sender|your message (could not|cannot|couldn't) be delivered|transcript of session follows",
-    re.IGNORECASE,
-)
-# A warning that mail is delayed is not a bounce.
-_WARNING = re.compile(
-    r"has not yet been delivered|will (keep|continue) (on )?trying|warning message only|you do not need to resend", re.IGNORECASE
-)
-# Where the returned mail begins.
-_BELOW = re.compile(
-    r"^\s*-{2,}\s*(below this line|this is a copy|original message|returned message|message header|forwarded)"
-    r"|^\s*-{3,} ?(unsent|this is the)|^(received|return-path|message-id): ",
-    re.IGNORECASE,
-)
-_ADDRESS = re.compile(r"[^\s<>()\[\]:;,\"']{1,64}@[^\s<>()\[\]:;,\"'@]{1,255}")
-_REPLY = re.compile(r"(?<![\d.])(5\d\d)(?:[ -](?:#?(5\.\d{1,3}\.\d{1,3})\b)?|\b)")
-_STATUS = re.compile(r"(?<![\d.])#?(5\.\d{1,3}\.\d{1,3})(?![\d.])")
-_MAILERS = re.compile(r"mailer-daemon|postmaster|mail ?delivery|mail ?administrator", re.IGNORECASE)
+_ADDRESS = re.compile(r"[^\s<>()\[\]:;,\"'（）＜＞「」【】《》、。，：；]{1,64}@[^\s<>()\[\]:;,\"'@（）＜＞「」【】《》、。，：；]{1,255}")
+_ALIAS = re.compile(r"\((?:ultimately )?generated from ([^\s()@]{1,64}@[^\s()@]{1,255})\)")  # by Exim, after the address of a forwarding
+_REPLY = re.compile(r"(?<![\d.+:/-])([45]\d\d)[ :-]{1,3}(?=[\w#<'\"(\[{:/-])")
+_STATUS = re.compile(r"(?<![\d.])#?([45]\.\d{1,3}\.\d{1,3})(?![\d.]?\d)")
+_CODE_ONLY = re.compile(r"(?:<<< )?[45]\d\d[ -]?(?:#?[45]\.\d{1,3}\.\d{1,3})?")
+_LINE_OF_REPLY = re.compile(r"(?:<<< )?([2-5]\d\d)([ -])")
 
 
-def read(mail: Report) -> tuple[Fate, ...]:
-    """Returns the recipients that failed permanently; empty if the mail is not a bounce that is recognized here."""
-    failed = mail.fields.get("x-failed-recipients", "")  # Exim
-    if not failed and not _MAILERS.search(mail.fields.get("from", "")):
+@attrs.frozen
+class _Place:
+    """Where the text names a recipient. `error` begins in that line at `start`. `alias`: the address that is forwarded to it."""
+
+    address: str
+    line: int
+    start: int
+    alias: str = ""
+
+
+def read(mail: Report) -> tuple[ReportedRecipient, ...]:
+    """Returns the recipients that failed or are delayed; empty if the mail is not a bounce that is recognized here."""
+    named = _ADDRESS.findall(mail.fields.get("x-failed-recipients", "")[: 64 * 1024])[:_RECIPIENTS]  # Exim, Google
+    lines, below = _split(mail.text)
+    text = " ".join("\n".join(lines).lower().split())  # phrases can be broken between lines
+    if not named and not _recognized(mail, text):
         return ()
-    text = _text(mail.text)
-    joined = "\n".join(text)
-    if _WARNING.search(joined) or not _BEGINNINGS.search(joined):
-        return ()
-    found = {fate.final.lower(): fate for fate in _failures(text)}
-    for address in _ADDRESS.findall(failed[: 64 * 1024]):
-        # Exim: all recipients in this field failed. The reply, if there is one, is in the text.
-        found.setdefault(address.lower(), Fate(address, "", "failed", "", "", ""))
-    return tuple(found.values())
+    action: Action = "delayed" if _any(phrases.DELAYED, text + mail.fields.get("subject", "")[:_LONGEST].lower()) else "failed"
+    places = _places(lines, own=_ADDRESS.findall(mail.fields.get("to", "")[:_LONGEST]))
+    found = {address.lower(): address for address in (*(place.address for place in places), *named)}
+    if not found:
+        return (_reported(_returned_to(mail, below), lines, "", action),)
+    errors = {address: _error(lines, places, address) for address in [*found.values()][:_RECIPIENTS]}
+    failed = {address.lower() for address in named}
+    # An address without a text of its own is only mentioned, if others have one.
+    wanted = [address for address, error in errors.items() if error or address.lower() in failed] or [*errors]
+    alone = lines if len(failed or wanted) == 1 else []
+    aliases = {place.address.lower(): place.alias for place in places if place.alias}
+    reported = [_reported(address, alone, errors[address], action) for address in wanted]
+    return tuple(
+        attrs.evolve(each, original=aliases[each.final.lower()], alias=True) if each.final.lower() in aliases else each for each in reported
+    )
 
 
-def _text(text: str) -> list[str]:
-    lines = []
-    for line in text.splitlines()[:_LINES]:
-        if _BELOW.search(line[:_LONGEST]):
-            break
-        lines.append(line[:_LONGEST])
-    return lines
+def is_rejection(mail: Report) -> bool:
+    """Whether a receipt says that a filter of the recipient rejected the mail (5429 §2.1)."""
+    return mail.kind == "disposition-notification" and _any(phrases.REJECTED, " ".join(mail.text[: _LONGEST * 4].lower().split()))
 
 
-def _failures(lines: list[str]) -> list[Fate]:
-    """Finds addresses that are followed by a 5yz reply, on the same line or before the next address at the start of a line."""
-    fates = []
+def explanations(text: str, addresses: Sequence[str]) -> list[str]:
+    """Returns what a text says about each recipient. If it says nothing near the address of the only recipient, that is all of it."""
+    lines, _ = _split(text)
+    places = _places(lines, own=[])
+    whole = (_reply(lines) or _joined(lines)) if len(addresses) == 1 else ""
+    return [_error(lines, places, address) or whole for address in addresses]
+
+
+def _recognized(mail: Report, text: str) -> bool:
+    """Whether a program that sends bounces wrote it. A reply of a person can have the subject and the words of a bounce too."""
+    sender = mail.fields.get("from", "").lower()
+    if sender.strip(" <>") and not _any(phrases.SENDERS, sender) and "x-mlserver" not in mail.fields:  # FML, a mailing list manager
+        return False
+    subject = mail.fields.get("subject", "")[:_LONGEST].lower()
+    if _any(phrases.DELIVERED, subject + text):
+        return False
+    return _any(phrases.SUBJECTS, subject) or _any(phrases.FAILED, text) or _any(phrases.DELAYED, text)
+
+
+def _any(words: tuple[str, ...], text: str) -> bool:
+    return any(word in text for word in words)
+
+
+def _split(text: str) -> tuple[list[str], list[str]]:
+    """Returns the lines of the report, and those of the mail that it returns."""
+    lines = [line[:_LONGEST] for line in text.splitlines()[:_LINES]]
     for number, line in enumerate(lines):
-        found = _ADDRESS.search(line)
-        if found is None or (line[: found.start()].strip(" \t<-*'\"") and not line.lstrip().startswith("To:")):
-            continue
-        near = [line[found.end() :]]
-        for other in lines[number + 1 : number + 1 + _NEAR]:
-            start = _ADDRESS.search(other)
-            if start is not None and not other[: start.start()].strip(" \t<-*'\""):
-                break
-            near.append(other)
-        reply = _permanent_error(near)
-        if reply is not None:
-            status, diagnostic = reply
-            fates.append(Fate(found[0].rstrip("."), "", "failed", status, diagnostic, ""))
-    return fates
+        plain = line.strip(_EDGE + "_").lower()
+        marked = line.lstrip().startswith(("--", "==", "__", "**", "|--"))
+        # An indented field is of the report: iPlanet quotes some fields of the mail above the recipients.
+        if plain.startswith(phrases.SEPARATORS if marked else phrases.ENDS) or (line[:1] not in " \t" and plain.startswith(phrases.FIELDS)):
+            return lines[:number], lines[number + 1 :]
+    return lines, []
 
 
-def _permanent_error(lines: list[str]) -> tuple[str, str] | None:
-    """Returns the status and the text of the first permanent error."""
-    for line in lines:
+def _places(lines: list[str], own: list[str]) -> list[_Place]:
+    """Finds the recipients. If none is introduced as such, it is the only address other than that of the bounce's own recipient."""
+    ignored = {address.lower() for address in own}
+    introduced, others = [], []
+    for number, line in enumerate(lines):
+        for found in _ADDRESS.finditer(line):
+            address = found[0].strip(".*=`")
+            if "@" not in address or address.lower() in ignored:
+                continue
+            before = line[: found.start()].strip(_EDGE)
+            reply = _CODE_ONLY.fullmatch(before)
+            forwarded = _ALIAS.search(lines[number + 1]) if number + 1 < len(lines) else None
+            place = _Place(address, number, 0 if before else found.end(), forwarded[1] if forwarded else "")
+            if _ALIAS.search(line) or before.lower().endswith(phrases.CONTACTS):
+                pass
+            elif not before or reply or before.lower().endswith(phrases.INTRODUCTIONS):
+                introduced.append(place)
+            else:
+                others.append(place)
+            break
+        if len(introduced) >= _RECIPIENTS:
+            break
+    if introduced:
+        return introduced
+    return others if len({place.address.lower() for place in others}) == 1 else []
+
+
+def _error(lines: list[str], places: list[_Place], address: str) -> str:
+    """Returns the reply near one of the places, otherwise the text that follows the first."""
+    near = [_near(lines, place, places) for place in places if place.address.lower() == address.lower()]
+    replies = [_reply(each) for each in near]
+    texts = [_joined(each) for each in near]
+    return next(filter(None, [*replies, *(text for text in texts if _STATUS.search(text)), _joined(texts)]), "")
+
+
+def _near(lines: list[str], place: _Place, places: list[_Place]) -> list[str]:
+    end = min([place.line + 1 + _NEAR, *(each.line for each in places if each.line > place.line)])
+    return [lines[place.line][place.start :], *lines[place.line + 1 : end]]
+
+
+def _reply(lines: list[str]) -> str:
+    """Returns the first refusal in the lines, with its further lines."""
+    for number, line in enumerate(lines):
         found = _REPLY.search(line)
-        if found is not None:
-            return found[2] or "", line[found.start() :].strip()
-    for line in lines:
-        status = _STATUS.search(line)
-        if status is not None:
-            return status[1], f"550 {status[1]} {line[status.end() :].strip(' )>#:')}".rstrip()
-    return None
+        if found is None:
+            continue
+        parts = [line[found.start() :]]
+        for other in lines[number + 1 :]:
+            begins = _LINE_OF_REPLY.match(other.strip())
+            before = _LINE_OF_REPLY.match(parts[-1].strip())
+            if (
+                not other.strip(_EDGE)
+                or other.startswith((">>>", "[", "Giving up", "I'm not going", "--"))
+                or (begins and not (before and before[2] == "-"))
+            ):
+                break
+            parts.append(other.strip().removeprefix("<<< "))
+        return _joined(parts)
+    return ""
+
+
+def _joined(lines: list[str]) -> str:
+    return " ".join(" ".join(lines)[:_LONGEST].split()).strip(" >:")
+
+
+def _reported(address: str, lines: list[str], error: str, action: Action) -> ReportedRecipient:
+    """What happened to a recipient. `error` is what the text says about it, `lines` the text if it is about no other recipient."""
+    if _REPLY.match(error) is None:
+        error = _reply(lines) or error
+    status = _STATUS.search(error)
+    return ReportedRecipient(address, "", action, status[1] if status else "", error, "", _joined(lines))
+
+
+def _returned_to(mail: Report, below: list[str]) -> str:
+    """Returns the recipient of the returned mail, for a bounce that names none; "" if there are several."""
+    given = mail.returned.get("to", "") or next((line[3:] for line in below if line[:3].lower() == "to:"), "")
+    found = _ADDRESS.findall(given[:_LONGEST])
+    return found[0] if len(found) == 1 else ""

@@ -21,7 +21,7 @@ from mailsvc.smtp.client.replies import BadReply, ReplyReader
 from mailsvc.smtp.client.transcript import ClientTranscript
 
 
-class Connection(Protocol, ABC):
+class ClientConnection(Protocol, ABC):
     """Each reply goes to `_on_reply`, which the phases set. Results fire after all data at hand was read."""
 
     transport: Any  # a TCP connection; startTLS secures it in place

@@ -11,14 +11,16 @@ from datetime import datetime
 from itertools import pairwise
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 from service_identity.cryptography import verify_certificate_hostname
 from service_identity.exceptions import CertificateError, VerificationError
 
 from mailsvc.net.dns import Tlsa
 
 _TA, _EE = 2, 3
+_CN = x509.NameOID.COMMON_NAME
 _MATCH: dict[int, Callable[[bytes], bytes]] = {
     0: lambda data: data,
     1: lambda data: hashlib.sha256(data).digest(),
@@ -61,12 +63,36 @@ def _anchored(record: Tlsa, chain: Sequence[x509.Certificate]) -> list[x509.Cert
     for number, certificate in enumerate(chain):
         if _matches(record, certificate):
             return list(chain[: number + 1])
-    if record.selector == 0 and record.matching == 0:
+    if record.matching != 0:
+        return None
+    # 7671 §5.2: a record with the whole anchor suffices, even if the server does not send it.
+    if record.selector == 0:
         try:
             return [*chain, x509.load_der_x509_certificate(record.data)]
         except ValueError:
             return None
+    for number, certificate in enumerate(chain):
+        if _signed_with(record.data, certificate):
+            return list(chain[: number + 1])
     return None
+
+
+def _signed_with(public_key: bytes, certificate: x509.Certificate) -> bool:
+    signature, signed, parameters = certificate.signature, certificate.tbs_certificate_bytes, certificate.signature_algorithm_parameters
+    try:
+        key = load_der_public_key(public_key)
+        if isinstance(key, rsa.RSAPublicKey) and isinstance(parameters, padding.PKCS1v15 | padding.PSS):
+            assert certificate.signature_hash_algorithm is not None
+            key.verify(signature, signed, parameters, certificate.signature_hash_algorithm)
+        elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(parameters, ec.ECDSA):
+            key.verify(signature, signed, parameters)
+        elif isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey) and parameters is None:
+            key.verify(signature, signed)
+        else:
+            return False
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def _path_fault(path: Sequence[x509.Certificate], names: Sequence[str], now: datetime) -> str | None:
@@ -93,11 +119,25 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def _is_named(certificate: x509.Certificate, name: str) -> bool:
+    if not _dns_names(certificate):
+        return any(_matches_name(str(each.value).lower(), name.lower()) for each in certificate.subject.get_attributes_for_oid(_CN))
     try:
         verify_certificate_hostname(certificate, name)
     except (VerificationError, CertificateError):
         return False
     return True
+
+
+def _dns_names(certificate: x509.Certificate) -> Sequence[str]:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+
+
+def _matches_name(pattern: str, name: str) -> bool:
+    """Compares a common name, which counts if there are no DNS names (7672 §3.2.3). A star is the whole first label."""
+    return pattern == name or (pattern.startswith("*.") and pattern[2:] == name.partition(".")[2] != "")
 
 
 def _matches(record: Tlsa, certificate: x509.Certificate) -> bool:

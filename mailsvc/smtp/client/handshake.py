@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.client.capabilities import Capabilities, from_ehlo, from_helo
-from mailsvc.smtp.client.connection import Connection
+from mailsvc.smtp.client.connection import ClientConnection
 from mailsvc.smtp.client.deadlines import Timeouts
 from mailsvc.smtp.client.replies import ReplyReader
 from mailsvc.smtp.client.tls import ClientTls, Untrusted, describe, explain, unverified
@@ -64,7 +64,7 @@ class Login:
 
 
 @implementer(IHandshakeListener)
-class Handshake(Connection):
+class Handshake(ClientConnection):
     """`ready` fires once, with the server's capabilities or with a NotReady."""
 
     def __init__(

@@ -67,7 +67,7 @@ async def auth(state: ConversationState, argument: bytes) -> Reply:
         return replies.LOGIN_TWICE
     if state.envelope is not None:
         return replies.LOGIN_IN_MAIL
-    given = await credentials(argument, state.ask)
+    given = await credentials(argument, state.challenge)
     answer = await state.policy.authenticate(given.user, given.password)
     if isinstance(answer, Login):
         state.session.login, state.lines.limited = answer, False

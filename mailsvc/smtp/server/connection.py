@@ -18,7 +18,7 @@ class TimedOut(Exception):
     """Nothing arrived in time."""
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     clock: IReactorTime
     incoming: InputBuffer
 

@@ -11,7 +11,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.body import bdat
 from mailsvc.smtp.server.commands import COMMANDS
-from mailsvc.smtp.server.connection import Connection, Disconnected
+from mailsvc.smtp.server.connection import Disconnected, ServerConnection
 from mailsvc.smtp.server.framing import COMMAND_LIMIT, Overlong
 from mailsvc.smtp.server.lines import LineReader
 from mailsvc.smtp.server.replies import Hangup, Refused
@@ -32,7 +32,7 @@ _AFTER_HELLO = _MAIL | {b"AUTH"}
 class Conversation:
     """One session. A command is read only after the previous one was answered."""
 
-    connection: Connection
+    connection: ServerConnection
     listener: Listener
     session: Session
     policy: SessionPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from mailsvc.smtp.server import replies
-from mailsvc.smtp.server.connection import Connection, TimedOut
+from mailsvc.smtp.server.connection import ServerConnection, TimedOut
 from mailsvc.smtp.server.framing import COMMAND_LIMIT, Overlong
 from mailsvc.smtp.server.replies import Hangup
 from mailsvc.smtp.server.session import Limits
@@ -15,7 +15,7 @@ from mailsvc.smtp.server.session import Limits
 class LineReader:
     """`limited` until the client logs in or a recipient of its is accepted: so long it has little time and few bytes for commands."""
 
-    connection: Connection
+    connection: ServerConnection
     limits: Limits
     limited: bool
     _opened: float

@@ -9,7 +9,7 @@ import attrs
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
-from mailsvc.smtp.server.connection import Connection
+from mailsvc.smtp.server.connection import ServerConnection
 from mailsvc.smtp.server.framing import RESPONSE_LIMIT, Overlong
 from mailsvc.smtp.server.lines import LineReader
 from mailsvc.smtp.server.replies import Refused
@@ -19,7 +19,7 @@ from mailsvc.smtp.server.upload import Upload
 
 @attrs.define(eq=False)
 class ConversationState:
-    connection: Connection
+    connection: ServerConnection
     listener: Listener
     session: Session
     policy: SessionPolicy
@@ -51,7 +51,7 @@ class ConversationState:
         if self.session.transcript is not None:
             self.session.transcript.client(text)
 
-    async def ask(self, challenge: Reply) -> bytes:
+    async def challenge(self, challenge: Reply) -> bytes:
         """Send a challenge of AUTH and return the client's response."""
         self.connection.send(challenge)
         line = await self.lines.line(RESPONSE_LIMIT)

@@ -13,7 +13,7 @@ import attrs
 
 from mailsvc.store.domains import domains_sql
 from mailsvc.store.domains.domains import Domains, NewKey
-from mailsvc.store.domains.values import ClaimStatus, DkimKey, Domain, KeyState, domain_of
+from mailsvc.store.domains.values import ClaimStatus, DkimKey, Domain, KeyState, domain_of, key_of
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.errors import Conflict
@@ -90,7 +90,7 @@ class DomainChecks:
                 return None
             after, sentence = decide(domain_of(rows[0]))
             life = (after.status, after.since, after.checks, after.next_check_at)
-            [row] = await tx.rows(domains_sql.ASK, (*life, domain_id))
+            [row] = await tx.rows(domains_sql.REQUEST_VERIFICATION, (*life, domain_id))
             if sentence is not None:
                 await self._domains.record_change(tx, "updated", domain_of(row), sentence)
             await write(tx, lines, self._domains.now().timestamp())
@@ -160,7 +160,7 @@ class DomainChecks:
         async def add(tx: Transaction) -> Domain | None:
             rows = await tx.rows(domains_sql.RESCHEDULE, (next_check_at, domain.id))  # also locks the row
             if rows:
-                present = [DkimKey(*row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
+                present = [key_of(row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
                 if any(key.algorithm in algorithms and key.state != "signing" for key in present):
                     raise KeysChanging(domain.id)
                 await self._domains.add_keys(tx, domain.id, keys, "published")

@@ -47,5 +47,5 @@ class DomainClaims:
         return await self._pool.transact(make)
 
     def _claim(self, row: Row) -> Claim:
-        claim = Claim(*row)
+        claim = Claim(**domains_sql.CLAIM.read(row))
         return attrs.evolve(claim, status="expired") if claim.open and claim.expires_at <= self._domains.now() else claim

@@ -15,7 +15,7 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.cache import Cache
-from mailsvc.store.domains import domains_sql
+from mailsvc.store.domains import domains_sql, reports
 from mailsvc.store.domains.values import (
     Algorithm,
     DkimKey,
@@ -27,6 +27,7 @@ from mailsvc.store.domains.values import (
     StoredKey,
     TlsPolicy,
     domain_of,
+    key_of,
 )
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events import events
@@ -69,6 +70,13 @@ class Choices:
     sending: bool = True
     receiving: bool = False
     delegated: bool = False
+    open_tracking: bool = False
+    click_tracking: bool = False
+    tracking_subdomain: str | None = None
+
+
+# What `Domains.update` can change.
+SETTINGS = ("tls", "sending", "receiving", "open_tracking", "click_tracking", "tracking_subdomain")
 
 
 def brief(domain: Domain, keys: Sequence[DkimKey]) -> Mapping[str, object]:
@@ -144,11 +152,11 @@ class Domains:
 
     async def published_keys(self, domain_id: UUID) -> Sequence[DkimKey]:
         """The keys that should be in DNS."""
-        return [DkimKey(*row) for row in await self._pool.rows(domains_sql.PUBLISHED, (domain_id,))]
+        return [key_of(row) for row in await self._pool.rows(domains_sql.PUBLISHED, (domain_id,))]
 
     async def delegated_keys(self) -> Sequence[tuple[UUID, DkimKey]]:
         """All keys in the operator's zone with their domains, the newest of each selector."""
-        return [(row[0], DkimKey(*row[1:])) for row in await self._pool.rows(domains_sql.DELEGATED)]
+        return [(row[0], key_of(row[1:])) for row in await self._pool.rows(domains_sql.DELEGATED)]
 
     async def history(self, domain_id: UUID, limit: int = 50) -> Sequence[tuple[datetime, str]]:
         """The domain's history, newest first."""
@@ -175,26 +183,29 @@ class Domains:
                 window = {"account": account_id, "before": now - HOUR, "now": now}
                 await tx.run(domains_sql.COUNT_ADD, window)
                 _check_limits((await tx.rows(domains_sql.USED, window))[0], limits, now, counted=1)
-            values = (chosen.return_path, chosen.tls, chosen.sending, chosen.receiving, chosen.delegated)
+            labels = [] if chosen.tracking_subdomain is None else [chosen.tracking_subdomain]
+            tracking = (chosen.open_tracking, chosen.click_tracking, labels)
+            values = (chosen.return_path, chosen.tls, chosen.sending, chosen.receiving, chosen.delegated, *tracking)
             [row] = await tx.rows(domains_sql.ADD, (uuid7(now.timestamp()), account_id, name, region, now, *values))
-            await self.add_keys(tx, row[0], keys, "signing")
-            await self.record_change(tx, "created", domain_of(row), "Domain added.")
+            domain = domain_of(row)
+            await self.add_keys(tx, domain.id, keys, "signing")
+            await self.record_change(tx, "created", domain, "Domain added.")
             await write(tx, lines, now.timestamp())
-            return domain_of(row)
+            return domain
 
         domain = await self._pool.transact(add)
         self.changed()
         return domain
 
     async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object], lines: Sequence[Line] = ()) -> Domain | None:
-        """Change `tls`, `sending` or `receiving`. None if the account has no such domain."""
-        values = [changes.get(name) for name in ("tls", "sending", "receiving")]
+        """Change some of SETTINGS. None if the account has no such domain."""
+        values = {**dict.fromkeys(SETTINGS), **changes, "id": domain_id, "now": self.now()}
 
         async def update(tx: Transaction) -> Domain | None:
             before = await tx.rows(domains_sql.OWN + " FOR UPDATE", (account_id, domain_id))
             if not before:
                 return None
-            [row] = await tx.rows(domains_sql.UPDATE, (*values, domain_id))
+            [row] = await tx.rows(domains_sql.UPDATE, values)
             if row != before[0]:
                 words = ", ".join(f"{name} {_display(value)}" for name, value in changes.items())
                 await self.record_change(tx, "updated", domain_of(row), f"Settings changed: {words}.")
@@ -214,6 +225,8 @@ class Domains:
                 return None
             await self.record_change(tx, "deleted", domain_of(rows[0]), "Domain deleted.")
             await tx.run(domains_sql.DELETE, (domain_id,))
+            for statement in reports.DELETE:
+                await tx.run(statement, (account_id, domain_id))
             await tx.run(domains_sql.SETTLE_CLAIM, ("canceled", None, domain_id))
             await write(tx, lines, self.now().timestamp())
             return domain_of(rows[0])
@@ -224,7 +237,7 @@ class Domains:
             await self.fail_queued(domain_id, domain.name, "The sending domain {name} was deleted.")
         return domain
 
-    async def trust(self, account_id: UUID, name: str, trusted: bool = True) -> bool:
+    async def trust(self, account_id: UUID, name: str, trusted: bool = True, lines: Sequence[Line] = ()) -> bool:
         """Trust a domain without DNS, or stop trusting it; whether the account has it.
 
         Raises errors.Conflict if another account has the name verified or trusted.
@@ -236,19 +249,21 @@ class Domains:
                 await self.record_change(
                     tx, "updated", domain_of(row), "Trusted by the operator." if trusted else "No longer trusted by the operator."
                 )
+            await write(tx, lines if rows else (), self.now().timestamp())
             return bool(rows)
 
         found = await self._pool.transact(trust)
         self.changed()
         return found
 
-    async def sign_with(self, domain_id: UUID, algorithms: Sequence[Algorithm]) -> Domain | None:
+    async def sign_with(self, domain_id: UUID, algorithms: Sequence[Algorithm], lines: Sequence[Line] = ()) -> Domain | None:
         """Choose which keys sign. None if the domain no longer exists."""
 
         async def choose(tx: Transaction) -> Domain | None:
             rows = await tx.rows(domains_sql.SIGNS, (list(algorithms), self.now(), domain_id))
             for row in rows:
                 await self.record_change(tx, "updated", domain_of(row), f"Email is now signed with {' and '.join(algorithms)}.")
+            await write(tx, lines if rows else (), self.now().timestamp())
             return domain_of(rows[0]) if rows else None
 
         domain = await self._pool.transact(choose)
@@ -267,7 +282,7 @@ class Domains:
     async def record_change(self, tx: Transaction, change: Change, domain: Domain, *sentences: str) -> None:
         """Write an event with the domain, and lines of its history."""
         now = self.now()
-        keys = [DkimKey(*row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
+        keys = [key_of(row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
         data = dict(self._payload(domain, keys))
         await events.write(tx, [NewEvent(domain.account_id, None, domain.id, None, f"domain.{change}", now, data)])
         for sentence in sentences:

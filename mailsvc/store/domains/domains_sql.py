@@ -1,12 +1,37 @@
-"""SQL statements for store/domains/domains, checks and claims."""
+"""SQL statements for store/domains/domains, checks and claims, and the columns of their values."""
 
 from __future__ import annotations
 
-COLUMNS = (
-    "id, account_id, name, region, status, trusted_at IS NOT NULL, return_path, signs_with, tls, created_at, sending, receiving, delegated,"
-    " records, advice, since, checks, checked_at, next_check_at, lost_at"
+from mailsvc.store.sql import Columns, statement
+
+DOMAIN = Columns.of(
+    id="id",
+    account_id="account_id",
+    name="name",
+    region="region",
+    status="status",
+    trusted="trusted_at IS NOT NULL",
+    return_path="return_path",
+    signs_with="signs_with",
+    tls="tls",
+    created_at="created_at",
+    sending="sending",
+    receiving="receiving",
+    delegated="delegated",
+    records="records",
+    advice="advice",
+    since="since",
+    checks="checks",
+    checked_at="checked_at",
+    next_check_at="next_check_at",
+    lost_at="lost_at",
+    pool="coalesce(pool, (SELECT a.pool FROM accounts a WHERE a.id = account_id))",
+    open_tracking="open_tracking",
+    click_tracking="click_tracking",
+    tracking_subdomains="tracking_subdomains",
+    untracked="coalesce((SELECT 'tracking' = ANY (a.minimize) FROM accounts a WHERE a.id = account_id), false)",
 )
-_FROM = f"SELECT {COLUMNS} FROM domains WHERE "
+_FROM = f"SELECT {DOMAIN} FROM domains WHERE "
 FIND = _FROM + "account_id = %s AND name = %s"
 GET = _FROM + "id = %s"
 OWN = _FROM + "account_id = %s AND id = %s"
@@ -16,22 +41,30 @@ HOLDER = _FROM + "name = %s AND id <> %s AND (status = 'verified' OR trusted_at 
 OLDER = _FROM + "account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s"
 NEWER = _FROM + "account_id = %s AND id > %s ORDER BY id LIMIT %s"
 ADD = f"""
-INSERT INTO domains (id, account_id, name, region, created_at, return_path, tls, sending, receiving, delegated)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}
+INSERT INTO domains (
+    id, account_id, name, region, created_at, return_path, tls, sending, receiving, delegated, open_tracking, click_tracking,
+    tracking_subdomains
+) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING {DOMAIN}
 """
+# A tracking subdomain is moved to the end. Its record is checked soon.
 UPDATE = f"""
-UPDATE domains SET tls = coalesce(%s, tls), sending = coalesce(%s, sending), receiving = coalesce(%s, receiving)
-WHERE id = %s RETURNING {COLUMNS}
+UPDATE domains SET tls = coalesce(%(tls)s, tls), sending = coalesce(%(sending)s, sending), receiving = coalesce(%(receiving)s, receiving),
+    open_tracking = coalesce(%(open_tracking)s, open_tracking), click_tracking = coalesce(%(click_tracking)s, click_tracking),
+    tracking_subdomains = CASE WHEN %(tracking_subdomain)s::text IS NULL THEN tracking_subdomains
+        ELSE array_append(array_remove(tracking_subdomains, %(tracking_subdomain)s::text), %(tracking_subdomain)s::text) END,
+    next_check_at = CASE WHEN next_check_at IS NULL OR %(tracking_subdomain)s::text IS NULL THEN next_check_at
+        ELSE least(next_check_at, %(now)s) END
+WHERE id = %(id)s RETURNING {DOMAIN}
 """
 DELETE = "DELETE FROM domains WHERE id = %s"
 TRUST = f"""
-UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s RETURNING {COLUMNS}
+UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s RETURNING {DOMAIN}
 """
 
 # The required DNS records change with it, so the domain is checked soon.
 SIGNS = f"""
 UPDATE domains SET signs_with = %s, next_check_at = CASE WHEN next_check_at IS NOT NULL THEN least(next_check_at, %s) END
-WHERE id = %s RETURNING {COLUMNS}
+WHERE id = %s RETURNING {DOMAIN}
 """
 
 ADD_KEY = """
@@ -44,11 +77,18 @@ FROM dkim_keys k JOIN domains d ON d.id = k.domain_id
 WHERE k.domain_id = %s AND k.state = 'signing' AND k.algorithm = ANY (d.signs_with)
 ORDER BY array_position(d.signs_with, k.algorithm), k.id
 """
-_KEY = "id, selector, algorithm, public_key, state, created_at, coalesce(changed_at, created_at)"
-PUBLISHED = f"SELECT {_KEY} FROM dkim_keys WHERE domain_id = %s AND state <> 'retired' ORDER BY id"
-DELEGATED = """
-SELECT DISTINCT ON (d.id, k.selector)
-       d.id, k.id, k.selector, k.algorithm, k.public_key, k.state, k.created_at, coalesce(k.changed_at, k.created_at)
+KEY = Columns.of(
+    id="k.id",
+    selector="k.selector",
+    algorithm="k.algorithm",
+    public="k.public_key",
+    state="k.state",
+    created_at="k.created_at",
+    changed_at="coalesce(k.changed_at, k.created_at)",
+)
+PUBLISHED = f"SELECT {KEY} FROM dkim_keys k WHERE k.domain_id = %s AND k.state <> 'retired' ORDER BY k.id"
+DELEGATED = f"""
+SELECT DISTINCT ON (d.id, k.selector) d.id, {KEY}
 FROM dkim_keys k JOIN domains d ON d.id = k.domain_id WHERE d.delegated ORDER BY d.id, k.selector, k.id DESC
 """
 # The private half of a retired key is destroyed.
@@ -60,37 +100,22 @@ WHERE domain_id = %s AND id = %s
 HISTORY = "SELECT at, what FROM domain_history WHERE domain_id = %s ORDER BY id DESC LIMIT %s"
 ADD_HISTORY = "INSERT INTO domain_history (id, domain_id, at, what) VALUES (%s, %s, %s, %s)"
 
-# A running check is due again later, in case its process dies; its result is only recorded if that time is unchanged.
-# Each account gets at most its share, including running checks; accounts take turns.
-TAKE_DUE = f"""
-UPDATE domains SET next_check_at = %(until)s WHERE id IN (
-    SELECT id FROM domains WHERE next_check_at <= %(now)s AND id = ANY (ARRAY(
-        SELECT id FROM (
-            SELECT o.id, o.next_check_at,
-                   row_number() OVER (PARTITION BY o.account_id ORDER BY o.next_check_at, o.id) + coalesce(b.checks, 0) AS nth
-            FROM (
-                SELECT id, account_id, next_check_at FROM domains
-                WHERE next_check_at <= %(now)s AND account_id <> ALL (%(full)s::uuid[]) ORDER BY next_check_at LIMIT 1000
-            ) o LEFT JOIN unnest(%(accounts)s::uuid[], %(checks)s::integer[]) AS b(account_id, checks) USING (account_id)
-        ) turns WHERE nth <= %(share)s ORDER BY nth, next_check_at LIMIT %(limit)s
-    )) FOR UPDATE SKIP LOCKED
-) RETURNING {COLUMNS}
-"""
-RESCHEDULE = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {COLUMNS}"
+TAKE_DUE = statement("mailsvc.store.domains", "take_due", columns=DOMAIN)
+RESCHEDULE = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {DOMAIN}"
 RECORD = f"""
 UPDATE domains SET status = %s, records = %s, advice = %s, since = %s, checks = %s, checked_at = %s, next_check_at = %s,
     lost_at = CASE WHEN %s = 'verified' THEN NULL ELSE lost_at END
-WHERE id = %s AND next_check_at IS NOT DISTINCT FROM %s RETURNING {COLUMNS}
+WHERE id = %s AND next_check_at IS NOT DISTINCT FROM %s RETURNING {DOMAIN}
 """
-ASK = f"""
-UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE id = %s RETURNING {COLUMNS}
+REQUEST_VERIFICATION = f"""
+UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE id = %s RETURNING {DOMAIN}
 """
 
 # Another account verified the name, so this domain can no longer send, even if it was trusted.
 LOSE = f"""
 UPDATE domains SET status = 'failed', trusted_at = NULL, lost_at = %s, since = NULL, checks = 0, next_check_at = NULL,
     records = %s
-WHERE id = %s RETURNING {COLUMNS}
+WHERE id = %s RETURNING {DOMAIN}
 """
 
 # The number of domains, and the adds in the hour before `now`.
@@ -107,13 +132,15 @@ ON CONFLICT (account_id) DO UPDATE SET
     adds = CASE WHEN a.since > %(before)s THEN a.adds + 1 ELSE 1 END, since = CASE WHEN a.since > %(before)s THEN a.since ELSE %(now)s END
 """
 
-_CLAIM = "id, domain_id, account_id, name, region, token, status, failure_reason, created_at, expires_at"
-CLAIM_OF = f"SELECT {_CLAIM} FROM domain_claims WHERE account_id = %s AND domain_id = %s"
+CLAIM = Columns.named(
+    "id", "domain_id", "account_id", "name", "region", "token", "status", "failure_reason", "created_at", "expires_at"
+)  # fmt: skip
+CLAIM_OF = f"SELECT {CLAIM} FROM domain_claims WHERE account_id = %s AND domain_id = %s"
 ADD_CLAIM = f"""
-INSERT INTO domain_claims ({_CLAIM}) VALUES (%s, %s, %s, %s, %s, %s, %s, NULL, %s, %s)
+INSERT INTO domain_claims ({CLAIM}) VALUES (%s, %s, %s, %s, %s, %s, %s, NULL, %s, %s)
 ON CONFLICT (domain_id) DO UPDATE SET id = excluded.id, token = excluded.token, status = excluded.status, failure_reason = NULL,
     created_at = excluded.created_at, expires_at = excluded.expires_at
-RETURNING {_CLAIM}
+RETURNING {CLAIM}
 """
 SETTLE_CLAIM = """
 UPDATE domain_claims SET status = %s, failure_reason = %s WHERE domain_id = %s AND status IN ('pending', 'blocked')

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store.domains import domains_sql
 from mailsvc.store.postgres.connection import Row
 
 DomainStatus = Literal["not_started", "pending", "verified", "failed"]
@@ -19,6 +20,9 @@ TlsPolicy = Literal["opportunistic", "enforced"]
 Algorithm = Literal["rsa", "ed25519"]
 KeyState = Literal["published", "signing", "leaving", "retired"]
 
+
+TRACKING: Final = "Tracking"  # the purpose of the CNAME of a tracking subdomain
+CAA: Final = "TrackingCAA"  # the purpose of a CAA record without which a tracking subdomain gets no certificate
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _VALUES_MAX, _CHARACTERS_MAX = 20, 2000  # of untrusted DNS data: values of a record, characters of a value
@@ -74,7 +78,8 @@ class Domain:
     """A sending domain of an account. `trusted`: the operator vouches for it instead of DNS.
 
     `since`: for a pending domain, when verification was requested; for a verified one, since when a record has been missing.
-    `lost_at`: when another account took over the name.
+    `lost_at`: when another account took over the name. `pool`: of source addresses, its own or its account's; None: as the settings say.
+    `tracking_subdomains`: labels; the last one is chosen for tracked links, the former ones are in mail that was sent.
     """
 
     id: UUID
@@ -97,6 +102,34 @@ class Domain:
     checked_at: datetime | None = None
     next_check_at: datetime | None = None
     lost_at: datetime | None = None
+    pool: str | None = None
+    open_tracking: bool = False
+    click_tracking: bool = False
+    tracking_subdomains: tuple[str, ...] = ()
+    untracked: bool = False  # the account wants no tracking at all
+
+    @property
+    def tracking_hosts(self) -> tuple[str, ...]:
+        """The hosts of tracked links, verified or not."""
+        return tuple(f"{label}.{self.name}" for label in self.tracking_subdomains)
+
+    @property
+    def verified_tracking_host(self) -> str | None:
+        """The host for new links: the chosen one, or the one before until that is verified. None: none is."""
+        return next((host for host in reversed(self.tracking_hosts) if self._tracking_record(host) == "verified"), None)
+
+    def tracking_host(self, own: str | None) -> str | None:
+        """The host of tracked links in new mail; None: nothing is tracked. `own`: of the installation, for domains without a subdomain."""
+        if self.untracked or not (self.open_tracking or self.click_tracking):
+            return None
+        return self.verified_tracking_host if self.tracking_subdomains else own
+
+    def serves_tracking_host(self, host: str) -> bool:
+        """Whether tracked links at this host work: it was verified. A record that is missing now may only not be visible."""
+        return host in self.tracking_hosts and self._tracking_record(host) in ("verified", "temporary_failure")
+
+    def _tracking_record(self, host: str) -> RecordStatus | None:
+        return next((record.status for record in self.records if record.purpose == TRACKING and record.name == host), None)
 
     @property
     def may_send(self) -> bool:
@@ -198,8 +231,13 @@ class DkimKey:
 
 
 def domain_of(row: Row) -> Domain:
-    values: list[Any] = [*row]
-    values[7] = tuple(values[7])
-    for column in (13, 14):
-        values[column] = tuple(RecordState.from_json(stored) for stored in values[column])
-    return Domain(*values)
+    values = domains_sql.DOMAIN.read(row)
+    for name in ("signs_with", "tracking_subdomains"):
+        values[name] = tuple(values[name])
+    for name in ("records", "advice"):
+        values[name] = tuple(RecordState.from_json(stored) for stored in values[name])
+    return Domain(**values)
+
+
+def key_of(row: Row) -> DkimKey:
+    return DkimKey(**domains_sql.KEY.read(row))

@@ -17,14 +17,28 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 log = Logger()
 
 # Table, column of the ID that a secret is bound to, column of the secret.
-COLUMNS = (("dkim_keys", "id", "sealed_key"), ("webhooks", "id", "secret"), ("webhooks", "id", "former"), ("users", "id", "totp"))
-KINDS = {"dkim_keys": "DKIM keys", "webhooks": "webhook signing secrets", "users": "authenticator secrets"}
+COLUMNS = (
+    ("dkim_keys", "id", "sealed_key"),
+    ("webhooks", "id", "secret"),
+    ("webhooks", "id", "former"),
+    ("users", "id", "totp"),
+    ("audience_keys", "account_id", "secret"),
+    ("erasures", "id", "address"),
+)
+KINDS = {
+    "dkim_keys": "DKIM keys",
+    "webhooks": "webhook signing secrets",
+    "users": "authenticator secrets",
+    "audience_keys": "keys of unsubscribes",
+    "erasures": "addresses that are being erased",
+}
 BATCH = 200
 
 _FIND = "SELECT {id}, {column} FROM {table} WHERE get_byte({column}, 0) <> %s ORDER BY {id} LIMIT %s FOR UPDATE"
 _WRITE = """
 UPDATE {table} t SET {column} = n.encrypted FROM unnest(%s::uuid[], %s::bytea[]) AS n(id, encrypted) WHERE t.{id} = n.id
 """
+_HASHES = "SELECT key, count(*) FROM erased_suppressions GROUP BY 1"
 _COUNT = "SELECT get_byte({column}, 0), count(*) FROM {table} WHERE {column} IS NOT NULL GROUP BY 1"
 # The oldest and the newest row of each key number.
 _SAMPLE = """
@@ -102,3 +116,8 @@ async def count(pool: Pool) -> Mapping[int, int]:
         for number, many in await pool.rows(_COUNT.format(table=table, id=id_, column=column)):
             found[number] = found.get(number, 0) + many
     return found
+
+
+async def hashes(pool: Pool) -> Mapping[int, int]:
+    """The number of suppressions that are known by a hash made with each key: it cannot be made again with another."""
+    return dict(await pool.rows(_HASHES))

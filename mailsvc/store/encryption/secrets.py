@@ -80,7 +80,7 @@ class Encryption:
     rejected: str | None = attrs.field(default=None, init=False)
     _version: object = attrs.field(default=None, init=False)
     _ciphers: dict[int, AESGCM] = attrs.field(factory=dict, init=False, repr=False)
-    _derived: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict, init=False, repr=False)
+    _derived: dict[str, Mapping[int, bytes]] = attrs.field(factory=dict, init=False, repr=False)
 
     @classmethod
     def load(cls, path: Path) -> Encryption:
@@ -134,10 +134,14 @@ class Encryption:
 
         Sign with the first. Accept signatures of the others, which come from former keys, as long as those keys are in the file.
         """
+        return tuple(self.numbered_secrets_for(purpose).values())
+
+    def numbered_secrets_for(self, purpose: str) -> Mapping[int, bytes]:
+        """The same by the number of their key, for what names the key that it was made with."""
         derived = self._derived.get(purpose)
         if derived is None:
-            keys = list(self.keys.by_number.values())
-            derived = self._derived[purpose] = tuple(hmac.digest(key, purpose.encode(), "sha256") for key in reversed(keys))
+            keys = reversed(list(self.keys.by_number.items()))
+            derived = self._derived[purpose] = {number: hmac.digest(key, purpose.encode(), "sha256") for number, key in keys}
         return derived
 
     def encrypt(self, secret: bytes, row: UUID) -> bytes:

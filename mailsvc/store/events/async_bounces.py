@@ -1,5 +1,7 @@
 """Records bounces and complaints that arrive after delivery, each once, in one transaction with its event and the suppression.
 
+A bounce also takes back that the recipient was counted as delivered. A complaint does not: the email was delivered.
+
 The caller (bounces/) decides which recipients a report is about and what it means, once the email has been read.
 """
 
@@ -12,15 +14,15 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.outcome import EVENTS, MOVES, Bounced, State
 from mailsvc.store.events import events, suppressions
+from mailsvc.store.events.event_data import Bounce, Complaint
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.mail import dsn_requests
-from mailsvc.store.mail.dsn_requests import Passed
+from mailsvc.store.mail.dsn_requests import ForwardedReport
 from mailsvc.store.mail.emails import FINAL
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.queue.settle import bounce
 
 LOCKS = 0x6C617465  # first key of the advisory locks, ASCII "late"; the second key is the email
 
@@ -90,9 +92,10 @@ class AsyncBounces:
             at = max([now, *(latest[each.recipient][1] + timedelta(milliseconds=1) for each in changes if each.recipient in latest)])
             await tx.run(DEQUEUE, (*key, [each.recipient for each in changes]))
             await events.write(tx, [_event(account_id, email_id, domain_id, each, at) for each in changes])
-            await dsn_requests.late(
-                tx, *key, StoredEnvelope.read(envelope), [each.recipient for each in changes if _state(each) == "bounced"], at
-            )
+            bounced = [each.recipient for each in changes if _state(each) == "bounced"]
+            delivered = [latest[number][1] for number in bounced if states[number] == "delivered"]
+            await events.uncount(tx, *key, domain_id, EVENTS["delivered"], delivered)
+            await dsn_requests.late(tx, *key, StoredEnvelope.read(envelope), bounced, at)
             for each in changes:
                 address = [addresses[each.recipient]]
                 if isinstance(each.outcome, Complained):
@@ -107,13 +110,13 @@ class AsyncBounces:
         return recorded
 
     async def forward(
-        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[ForwardedReport]], now: datetime
     ) -> None:
         """Queue another server's reports of delays and deliveries for the submitter who requested them."""
 
         async def forward(tx: Transaction) -> None:
             for _, addresses, envelope in await tx.rows(EMAIL, (account_id, email_id)):
-                await dsn_requests.pass_on(tx, account_id, email_id, StoredEnvelope.read(envelope), interpret(addresses), now)
+                await dsn_requests.forward(tx, account_id, email_id, StoredEnvelope.read(envelope), interpret(addresses), now)
 
         await self.pool.transact(forward)
 
@@ -138,7 +141,7 @@ def _async_moves(state: State) -> frozenset[State]:
 def _event(account_id: UUID, email_id: UUID, domain_id: UUID, report: Report, at: datetime) -> NewEvent:
     match report.outcome:
         case Complained(reason, kind, agent):
-            data: dict[str, object] = {"reason": reason, "feedback_type": kind, "user_agent": agent}
+            data = Complaint(reason, kind, agent).stored()
         case bounced:
-            data = bounce(bounced)
-    return NewEvent(account_id, email_id, domain_id, report.recipient, EVENTS[_state(report)], at, data | {"late": True})
+            data = Bounce.of(bounced, late=True).stored()
+    return NewEvent(account_id, email_id, domain_id, report.recipient, EVENTS[_state(report)], at, data)

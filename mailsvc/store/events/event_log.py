@@ -11,10 +11,10 @@ import attrs
 
 from mailsvc.store.postgres.pool import Pool
 
-# Columns of a Fact: `e` is the event, `m` its email, which events of the account do not have.
+# Columns of a Fact, in the order of its fields: `e` is the event, `m` its email, which events of the account do not have.
 FACT = """
     e.event_id, e.type, e.at, e.recipient, e.data,
-    m.email_id, m.created_at, m.message_id, m.sender, m.recipients, m.subject, m.tags, m.headers
+    m.email_id, m.created_at, m.message_id, m.sender, m.recipients, m.subject, m.tags, m.headers, m.broadcast_id
 """
 
 AFTER = f"""
@@ -39,6 +39,7 @@ class Mail:
     subject: str
     tags: tuple[tuple[str, str], ...]
     headers: Mapping[str, str]
+    broadcast_id: UUID | None = None
 
 
 @attrs.frozen
@@ -65,7 +66,10 @@ class EventLog:
 
 
 def fact(row: Sequence[Any]) -> Fact | None:
-    """Read the columns FACT. None if the event, or the email that it needs, no longer exists."""
+    """Read the columns FACT. None if the event, or the email that it needs, no longer exists.
+
+    By position, because this runs for each message of a webhook.
+    """
     event_id, kind, at, recipient, data, email_id, *rest = row
     if event_id is None or (email_id is None and kind.startswith("email.")):
         return None
@@ -73,7 +77,8 @@ def fact(row: Sequence[Any]) -> Fact | None:
 
 
 def _mail(
-    email_id: UUID, created_at: datetime, message_id: str, sender: str, recipients: list[str], subject: str, tags: Any, headers: Any
-) -> Mail:
+    email_id: UUID, created_at: datetime, message_id: str, sender: str, recipients: list[str], subject: str, tags: Any, headers: Any,
+    broadcast_id: UUID | None,
+) -> Mail:  # fmt: skip
     named = tuple((tag["name"], tag["value"]) for tag in tags or ())
-    return Mail(email_id, created_at, message_id, sender, tuple(recipients), subject, named, headers or {})
+    return Mail(email_id, created_at, message_id, sender, tuple(recipients), subject, named, headers or {}, broadcast_id)

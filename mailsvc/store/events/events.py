@@ -18,23 +18,14 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.mail import dsn_requests
 from mailsvc.store.mail.inserts import document, shard
 from mailsvc.store.postgres.pool import Transaction
+from mailsvc.store.sql import statement
 
-INSERT_EVENTS = f"""
-WITH new AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s) AS x(
-        shard smallint, account_id uuid, email_id uuid, event_id uuid, domain_id uuid, recipient smallint, type text,
-        at timestamptz, data jsonb, weight smallint, notify smallint
-    )
-), told AS (
-    INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
-    SELECT account_id, email_id, event_id, recipient, type, at, data FROM new
-), noticed AS (
-    {dsn_requests.insertion("new")}
-)
+INSERT_EVENTS = statement("mailsvc.store.events", "insert_events", insert_notices=dsn_requests.insertion("new"))
+
+# A row of an internal type, so that the ledger counts it and does nothing else.
+UNCOUNT = """
 INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight, kind)
-SELECT shard, account_id, email_id, event_id, domain_id, type, at, weight,
-       CASE WHEN type = 'email.bounced' THEN type || '.' || lower(data ->> 'type') END
-FROM new
+SELECT %s, %s, %s, %s, %s, 'email.canceled', at, -1, %s FROM unnest(%s::timestamptz[]) AS at
 """
 
 NO_DOMAIN = UUID(int=0)  # in counts of events without a domain
@@ -58,6 +49,12 @@ class NewEvent:
 async def write(tx: Transaction, events: Sequence[NewEvent]) -> None:
     if events:
         await tx.run(INSERT_EVENTS, (document([_row(event) for event in events]),))
+
+
+async def uncount(tx: Transaction, account_id: UUID, email_id: UUID, domain_id: UUID, type: str, at: Sequence[datetime]) -> None:
+    """Take back what the events of an email counted, in the hours in which they happened. The events remain."""
+    if at:
+        await tx.run(UNCOUNT, (shard(account_id), account_id, email_id, email_id, domain_id, type, list(at)))
 
 
 def _row(event: NewEvent) -> dict[str, object]:

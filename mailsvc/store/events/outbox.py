@@ -68,7 +68,7 @@ class Due:
 class Posted:
     """An attempt and its outcome. `status`: the HTTP status, or 0 without a response. `why`: the reason to disable the endpoint.
 
-    An endpoint that has only failed since `failing_before` is disabled too. `asked`: whether a request was sent; if not, the attempt
+    An endpoint that has only failed since `failing_before` is disabled too. `request_sent`: whether a request was sent; if not, the attempt
     does not affect the endpoint's health.
     """
 
@@ -83,7 +83,7 @@ class Posted:
     next_at: datetime | None = None
     hold_until: datetime | None = None
     why: str | None = None
-    asked: bool = True
+    request_sent: bool = True
 
 
 class Outbox:
@@ -149,6 +149,7 @@ class Outbox:
         return [each.due.webhook_id in disabled for each in posted]
 
     def _due(self, row: Row) -> Due:
+        """By position, because this runs for each message. The columns are in outbox_claim.sql."""
         webhook_id, event_id, account_id, tries, url, secret, former, payload, *columns = row
         decrypt = self._encryption.decrypt
         opened = None if former is None else decrypt(former, webhook_id)

@@ -1,4 +1,7 @@
-"""Counts of events: hourly counts for accounts and domains, and counts of single emails computed from their events."""
+"""Counts of events: hourly counts for accounts and domains, and counts of single emails computed from their events.
+
+In both, a delivery that bounced later counts as bounced only.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.mail.history import UNSTORED
 from mailsvc.store.postgres.pool import Pool
 
 Unit = Literal["hour", "day", "week", "month"]
@@ -24,25 +28,50 @@ AND (%(domains)s::uuid[] IS NULL OR domain_id = ANY (%(domains)s))
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
 """
 _HOURLY = "(SELECT hour, domain_id, type, count FROM rollups WHERE account_id = %(account_id)s AND type = ANY (%(types)s)) AS c"
-_BY_EVENT = """(
+_BY_EVENT = f"""(
     SELECT date_trunc('hour', v.at, 'UTC') AS hour, e.domain_id, e.email_id,
-           CASE WHEN v.type = 'email.bounced' THEN v.type || '.' || lower(v.data ->> 'type') ELSE v.type END AS type,
-           CASE WHEN v.recipient IS NULL THEN cardinality(e.recipients) ELSE 1 END AS count
-    FROM emails e JOIN events v USING (account_id, email_id)
+           CASE WHEN v.type = 'email.bounced' THEN v.type || '.' || lower(v.data ->> 'type')
+                WHEN v.type IN ('email.opened', 'email.clicked') AND v.data ? 'machine' THEN v.type || '.machine' ELSE v.type END AS type,
+           CASE WHEN v.recipient IS NOT NULL OR v.type IN ('email.opened', 'email.clicked') THEN 1
+                ELSE cardinality(e.recipients) END AS count
+    FROM emails e CROSS JOIN LATERAL (
+        SELECT recipient, type, at, data FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id
+        UNION ALL SELECT NULL, 'email.sent', e.created_at, NULL WHERE {UNSTORED}
+    ) v
     WHERE e.account_id = %(account_id)s AND e.email_id = ANY (%(emails)s)
+    AND NOT (v.type = 'email.delivered' AND EXISTS (
+        SELECT FROM events b
+        WHERE b.account_id = e.account_id AND b.email_id = e.email_id AND b.recipient = v.recipient AND b.type = 'email.bounced'
+    ))
+    UNION ALL
+    SELECT date_trunc('hour', f.at, 'UTC'), e.domain_id, e.email_id, 'email.' || h.kind || f.suffix, 1
+    FROM emails e JOIN hits h USING (account_id, email_id)
+    CROSS JOIN LATERAL (VALUES (h.first_at, '.unique'), (h.people_at, '.unique.people')) AS f(at, suffix)
+    WHERE e.account_id = %(account_id)s AND e.email_id = ANY (%(emails)s) AND h.kind <> 'link' AND f.at IS NOT NULL
+) AS c"""
+_BY_BROADCAST = """(
+    SELECT c.hour, b.domain_id, c.broadcast_id, c.type, c.count
+    FROM broadcast_counts c JOIN broadcasts b ON b.account_id = c.account_id AND b.id = c.broadcast_id
+    WHERE c.account_id = %(account_id)s AND c.type = ANY (%(types)s)
+    AND (%(broadcasts)s::uuid[] IS NULL OR c.broadcast_id = ANY (%(broadcasts)s))
 ) AS c"""
 COUNTS = _GROUPED.format(email="NULL::uuid", counted=_HOURLY)
 COUNTS_OF_EMAILS = _GROUPED.format(email="CASE WHEN %(by_email)s THEN email_id END", counted=_BY_EVENT)
+COUNTS_OF_BROADCASTS = _GROUPED.format(email="CASE WHEN %(by_broadcast)s THEN broadcast_id END", counted=_BY_BROADCAST)
 USED = """
 SELECT coalesce(sum(count) FILTER (WHERE hour >= %(day)s), 0)::bigint, coalesce(sum(count), 0)::bigint
 FROM rollups WHERE account_id = %(account_id)s AND hour >= %(month)s AND type = 'email.sent'
 """
+BROADCASTS = "SELECT id, name FROM broadcasts WHERE account_id = %s AND id = ANY (%s)"
 DOMAINS = "SELECT id, name FROM domains WHERE account_id = %s"
 
 
 @attrs.frozen
 class Wanted:
-    """Which counts, and apart by what. `emails` None: all of the account."""
+    """Which counts, and apart by what. `emails` None: all of the account.
+
+    `of_broadcasts`: only emails of broadcasts; of these ones, if `broadcasts` is set.
+    """
 
     start: datetime
     end: datetime
@@ -54,6 +83,9 @@ class Wanted:
     by_email: bool = False
     domains: Sequence[UUID] | None = None
     emails: Sequence[UUID] | None = None
+    of_broadcasts: bool = False
+    by_broadcast: bool = False
+    broadcasts: Sequence[UUID] | None = None
 
 
 @attrs.frozen
@@ -66,6 +98,7 @@ class Count:
     email_id: UUID | None
     type: str
     count: int
+    broadcast_id: UUID | None = None
 
 
 class Rollups:
@@ -75,8 +108,15 @@ class Rollups:
     async def counts(self, account_id: UUID, wanted: Wanted) -> list[Count]:
         """Raises errors.DataRejected when the database does not know the zone."""
         named = {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in attrs.asdict(wanted).items()}
+        if wanted.of_broadcasts:
+            rows = await self._pool.rows(COUNTS_OF_BROADCASTS, {**named, "account_id": account_id})
+            return [Count(*[*row[:3], None, *row[4:], row[3]]) for row in rows]
         sql = COUNTS if wanted.emails is None else COUNTS_OF_EMAILS
         return [Count(*row) for row in await self._pool.rows(sql, {**named, "account_id": account_id})]
+
+    async def broadcasts(self, account_id: UUID, ids: Sequence[UUID]) -> dict[UUID, str]:
+        """The names of these broadcasts."""
+        return dict(await self._pool.rows(BROADCASTS, (account_id, list(ids)))) if ids else {}
 
     async def domains(self, account_id: UUID) -> dict[UUID, str]:
         """The names of the account's domains."""

@@ -17,13 +17,15 @@ from mailsvc.clock import utc
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.inserts import Hashes
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
 Origin = Literal["bounce", "complaint", "manual"]
 
-COLUMNS = "id, email, origin, source_id, reason, created_at"
+COLUMNS = Columns.named("id", "email", "origin", "source_id", "reason", "created_at")
 # Sorted, so that concurrent adds of the same addresses cannot deadlock.
 ADD = f"""
 INSERT INTO suppressions AS s (id, account_id, address, email, origin, source_id, reason, created_at)
@@ -32,9 +34,8 @@ FROM unnest(%s::uuid[], %s::text[]) AS g(id, email) ORDER BY lower(g.email), g.i
 ON CONFLICT (account_id, address) DO NOTHING
 RETURNING {COLUMNS}, told_of(s)
 """
-_FIELDS = ", ".join(f"s.{name}" for name in COLUMNS.split(", "))
 NAMED = f"""
-SELECT {_FIELDS} FROM unnest(%s::text[]) WITH ORDINALITY AS g(email, number)
+SELECT {COLUMNS.of_table("s")} FROM unnest(%s::text[]) WITH ORDINALITY AS g(email, number)
 JOIN suppressions s ON s.account_id = %s AND s.address = lower(g.email) ORDER BY g.number
 """
 GET = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %s AND id = %s"
@@ -45,6 +46,9 @@ RETURNING {COLUMNS}, told_of(s)
 """
 _LIST = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %(account_id)s AND (%(origin)s IS NULL OR origin = %(origin)s)"
 OLDER = f"{_LIST} AND (%(after)s IS NULL OR id < %(after)s) ORDER BY id DESC LIMIT %(limit)s"
+_ERASED = "WHERE account_id = %s AND hash = ANY (%s::bytea[])"
+ERASED = f"SELECT id, origin, created_at FROM erased_suppressions {_ERASED} LIMIT 1"
+REMOVE_ERASED = f"DELETE FROM erased_suppressions {_ERASED} RETURNING id, origin, created_at"
 NEWER = f"{_LIST} AND id > %(before)s ORDER BY id LIMIT %(limit)s"
 
 
@@ -71,8 +75,11 @@ async def add(
 
 
 class Suppressions:
-    def __init__(self, pool: Pool, clock: Any) -> None:
+    """`hashes`: to recognize addresses that were erased. They are not in lists, but are found and removed by the address."""
+
+    def __init__(self, pool: Pool, clock: Any, hashes: Hashes | None = None) -> None:
         self._pool = pool
+        self._hashes = hashes
         self._clock = clock
 
     async def add(self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = ()) -> list[Suppression]:
@@ -82,17 +89,20 @@ class Suppressions:
         async def put(tx: Transaction) -> list[Suppression]:
             await add(tx, account_id, emails, "manual", now)
             await write(tx, lines, now.timestamp())
-            return [Suppression(*row) for row in await tx.rows(NAMED, (list(emails), account_id))]
+            return [_suppression(row) for row in await tx.rows(NAMED, (list(emails), account_id))]
 
         return await self._pool.transact(put)
 
     async def get(self, account_id: UUID, id_: UUID) -> Suppression | None:
         rows = await self._pool.rows(GET, (account_id, id_))
-        return Suppression(*rows[0]) if rows else None
+        return _suppression(rows[0]) if rows else None
 
     async def named(self, account_id: UUID, email: str) -> Suppression | None:
         rows = await self._pool.rows(NAMED, ([email], account_id))
-        return Suppression(*rows[0]) if rows else None
+        if rows or self._hashes is None:
+            return _suppression(rows[0]) if rows else None
+        erased = await self._pool.rows(ERASED, (account_id, list(self._hashes(email).values())))
+        return _erased(email, erased[0]) if erased else None
 
     async def remove(
         self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()
@@ -103,8 +113,13 @@ class Suppressions:
         async def take(tx: Transaction) -> list[Suppression]:
             rows = await tx.rows(REMOVE, (account_id, list(ids), list(emails)))
             await _write_events(tx, account_id, "suppression.removed", now, rows)
-            await write(tx, lines if rows else (), now.timestamp())
-            return [Suppression(*row[:-1]) for row in rows]
+            removed = [_suppression(row[:-1]) for row in rows]
+            if self._hashes is not None:
+                for email in emails:
+                    erased = await tx.rows(REMOVE_ERASED, (account_id, list(self._hashes(email).values())))
+                    removed += [_erased(email, row) for row in erased[:1]]
+            await write(tx, lines if removed else (), now.timestamp())
+            return removed
 
         return await self._pool.transact(take)
 
@@ -114,11 +129,20 @@ class Suppressions:
         """Newest first, and whether there are more."""
         named = {"account_id": account_id, "after": after, "before": before, "origin": origin, "limit": limit + 1}
         rows = await self._pool.rows(OLDER if before is None else NEWER, named)
-        page = [Suppression(*row) for row in rows[:limit]]
+        page = [_suppression(row) for row in rows[:limit]]
         return (page[::-1] if before is not None else page), len(rows) > limit
 
     def _now(self) -> datetime:
         return utc(self._clock)
+
+
+def _suppression(row: Row) -> Suppression:
+    return Suppression(**COLUMNS.read(row))
+
+
+def _erased(email: str, row: Row) -> Suppression:
+    id_, origin, created_at = row
+    return Suppression(id_, email, origin, None, None, created_at)
 
 
 async def _write_events(tx: Transaction, account_id: UUID, kind: str, now: datetime, rows: Sequence[Row]) -> None:

@@ -16,22 +16,27 @@ from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims_sql import BY_INDEX
+from mailsvc.store.sql import Columns
 
 Status = Literal["success", "failed", "attempting", "pending"]
 
 # A message in its first attempt is still pending: only finished attempts count.
-_COLUMNS = """
-    x.event_id, x.type, x.created_at,
-    CASE WHEN o.event_id IS NULL THEN coalesce(x.status, 'failed') WHEN o.tries > 0 THEN 'attempting' ELSE 'pending' END, o.next_at
-"""
+_LISTED = Columns.of(
+    event_id="x.event_id",
+    type="x.type",
+    created_at="x.created_at",
+    status="CASE WHEN o.event_id IS NULL THEN coalesce(x.status, 'failed') WHEN o.tries > 0 THEN 'attempting' ELSE 'pending' END",
+    next_at="o.next_at",
+)
+_WHOLE = Columns.of(**_LISTED.expressions, payload="x.payload")
 _FROM = "FROM webhook_messages x LEFT JOIN webhook_outbox o ON o.webhook_id = x.webhook_id AND o.event_id = x.event_id"
 _OF = "WHERE x.account_id = %(account_id)s AND x.webhook_id = %(webhook_id)s"
 
 LIST = f"""
-SELECT {_COLUMNS} {_FROM} {_OF} AND (%(after)s IS NULL OR x.event_id < %(after)s) ORDER BY x.event_id DESC LIMIT %(limit)s
+SELECT {_LISTED} {_FROM} {_OF} AND (%(after)s IS NULL OR x.event_id < %(after)s) ORDER BY x.event_id DESC LIMIT %(limit)s
 """
 GET = f"""
-SELECT {_COLUMNS}, x.payload, {FACT}
+SELECT {_WHOLE}, {FACT}
 {_FROM}
 LEFT JOIN events e ON e.account_id = x.account_id AND e.email_id = x.email_id AND e.event_id = x.event_id
 LEFT JOIN emails m ON m.account_id = x.account_id AND m.email_id = x.email_id
@@ -150,7 +155,7 @@ class WebhookLog:
         """Newest first, and whether there are more."""
         named = {"account_id": account_id, "webhook_id": webhook_id, "after": after, "limit": limit + 1}
         rows = await self._pool.rows(BY_INDEX + LIST, named)
-        return [Message(*row) for row in rows[:limit]], len(rows) > limit
+        return [Message(**_LISTED.read(row)) for row in rows[:limit]], len(rows) > limit
 
 
 async def _replay_batch(tx: Transaction, named: dict[str, object], lines: Sequence[Line]) -> list[UUID]:
@@ -162,5 +167,5 @@ async def _replay_batch(tx: Transaction, named: dict[str, object], lines: Sequen
 
 
 def _whole(row: Row) -> Message:
-    event_id, kind, created_at, status, next_at, payload, *columns = row
-    return Message(event_id, kind, created_at, status, next_at, payload, fact(columns))
+    own = len(_WHOLE.expressions)
+    return Message(**_WHOLE.read(row[:own]), fact=fact(row[own:]))

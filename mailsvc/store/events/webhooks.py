@@ -19,13 +19,16 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
 Status = Literal["enabled", "disabled"]
 
 ADMINS = 20  # admins of an account that are notified
 GRACE = timedelta(hours=24)  # during which the previous secret signs too
 
-COLUMNS = """id, account_id, url, events, status, disabled_why, failing_since, failed_at, failed_with, hold_until, created_at"""
+COLUMNS = Columns.named(
+    "id", "account_id", "url", "events", "status", "disabled_why", "failing_since", "failed_at", "failed_with", "hold_until", "created_at"
+)
 # Locks the account, so that concurrent adds respect the limit.
 LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM webhooks WHERE account_id = %s"
@@ -49,7 +52,7 @@ UPDATE webhooks SET former = secret, former_until = %s, secret = %s WHERE accoun
 """
 # Once for a failing endpoint, and once when it was disabled. Recipients: the account's notification address and its admins.
 TO_NOTIFY = f"""
-SELECT {", ".join("w." + name for name in COLUMNS.split(", "))}, ARRAY(
+SELECT {COLUMNS.of_table("w")}, ARRAY(
     SELECT DISTINCT ON (lower(email)) email FROM (
         SELECT a.notify WHERE a.notify IS NOT NULL
         UNION ALL SELECT u.email FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = a.id AND m.role = 'admin'
@@ -162,6 +165,5 @@ class Webhooks:
 
 
 def _webhook(row: Row) -> Webhook:
-    values: list[Any] = [*row]
-    values[3] = tuple(values[3])
-    return Webhook(*values)
+    values = COLUMNS.read(row)
+    return Webhook(**values | {"events": tuple(values["events"])})

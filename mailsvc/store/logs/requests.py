@@ -15,13 +15,16 @@ from mailsvc.store.mail.inserts import document
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
 INSERT = """
 INSERT INTO request_log (account_id, log_id, key_id, method, path, status, user_agent, milliseconds, request_body, response_body)
-SELECT * FROM json_to_recordset(%s) AS x(
+SELECT x.account_id, log_id, key_id, method, path, status, user_agent, milliseconds,
+    CASE WHEN less THEN NULL ELSE request_body END, CASE WHEN less THEN NULL ELSE response_body END
+FROM json_to_recordset(%s) AS x(
     account_id uuid, log_id uuid, key_id uuid, method text, path text, status smallint, user_agent text, milliseconds real,
     request_body text, response_body text
-)
+) LEFT JOIN LATERAL (SELECT 'requests' = ANY (a.minimize) AS less FROM accounts a WHERE a.id = x.account_id) a ON true
 """
 # At most once a minute for each key, without waiting for other processes that do the same.
 USED = """
@@ -29,11 +32,18 @@ UPDATE api_keys SET last_used_at = %s WHERE id IN (
     SELECT id FROM api_keys WHERE id = ANY (%s::uuid[]) AND coalesce(last_used_at < %s, true) FOR UPDATE SKIP LOCKED
 )
 """
-LIST = "SELECT log_id, key_id, method, path, status, user_agent, milliseconds FROM request_log WHERE account_id = %s"
-GET = """
-SELECT log_id, key_id, method, path, status, user_agent, milliseconds, request_body, response_body
-FROM request_log WHERE account_id = %s AND log_id = %s
-"""
+_LISTED = Columns.of(
+    id="log_id",
+    key_id="key_id",
+    method="method",
+    path="path",
+    status="status",
+    user_agent="user_agent",
+    milliseconds="milliseconds",
+)
+_WHOLE = Columns.of(**_LISTED.expressions, request_body="request_body", response_body="response_body")
+LIST = f"SELECT {_LISTED} FROM request_log WHERE account_id = %s"
+GET = f"SELECT {_WHOLE} FROM request_log WHERE account_id = %s AND log_id = %s"
 
 
 @attrs.frozen
@@ -95,7 +105,7 @@ class RequestLog:
         if statuses is not None and statuses[0] >= 400:
             condition += " AND status >= 400"  # names the index of errors
         rows, has_more = page.cut(await self._pool.rows(LIST + condition + end, (*chosen, *more)))
-        return [LogView(*row) for row in rows], has_more
+        return [LogView(**_LISTED.read(row)) for row in rows], has_more
 
     async def get(self, account_id: UUID, log_id: UUID) -> LogView | None:
         rows = await self._pool.rows(GET, (account_id, log_id))
@@ -107,5 +117,7 @@ def _time(log_id: UUID) -> datetime:
 
 
 def _view(row: Row) -> LogView:
-    *told, asked, answered = row
-    return LogView(*told, *(None if body is None else orjson.loads(body) for body in (asked, answered)))
+    values = _WHOLE.read(row)
+    for name in ("request_body", "response_body"):
+        values[name] = None if values[name] is None else orjson.loads(values[name])
+    return LogView(**values)

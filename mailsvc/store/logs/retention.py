@@ -7,13 +7,14 @@ at once is tried for at the next sweep.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import attrs
 
 from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.errors import Contention, TimedOut
 from mailsvc.store.postgres.partitions import name_of
@@ -43,12 +44,12 @@ class Kind:
     drops: tuple[str, ...] = ()  # tables whose partitions of that day are dropped; if empty, the partitions are only truncated
 
 
-MAIL = ("emails", "messages", "events", "attempts", "event_log")
+MAIL = ("emails", "messages", "events", "attempts", "event_log", "hits")
 KINDS: Mapping[str, Kind] = {
     "bodies": Kind(("messages",), waits=(_QUEUE, _NOTICES)),
     "attempts": Kind(("attempts",), waits=(_QUEUE,)),
     "events": Kind(("event_log",), waits=(_QUEUE, _FRESH)),
-    "emails": Kind(("emails", "events"), waits=(_QUEUE, _NOTICES, _FRESH, _OUTBOX), drops=MAIL),
+    "emails": Kind(("emails", "events", "hits"), waits=(_QUEUE, _NOTICES, _FRESH, _OUTBOX), drops=MAIL),
     "webhooks": Kind(
         ("webhook_messages", "webhook_attempts"), "event_id", (_OUTBOX_ITSELF, _FRESH_ITSELF), ("webhook_messages", "webhook_attempts")
     ),
@@ -65,7 +66,10 @@ SELECT p.relname, sum(pg_total_relation_size(c.oid))::bigint, min(c.relname) FIL
 FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_class c ON c.oid = i.inhrelid
 WHERE p.relname = ANY (%s) GROUP BY 1
 """
-_ACCOUNTS = "SELECT id, retention FROM accounts WHERE retention IS NOT NULL ORDER BY id"
+_ACCOUNTS = """
+SELECT id, coalesce(retention, '{}') || CASE WHEN 'bodies' = ANY (minimize) THEN '{"bodies": 0}' ELSE '{}' END::jsonb
+FROM accounts WHERE retention IS NOT NULL OR 'bodies' = ANY (minimize) ORDER BY id
+"""
 _WANT = "UPDATE accounts SET retention = %s WHERE id = %s"
 _WANTED = "SELECT retention FROM accounts WHERE id = %s"
 
@@ -102,11 +106,12 @@ class Retention:
         rows = await self.pool.rows(_WANTED, (account_id,))
         return rows[0][0] or {} if rows else {}
 
-    async def want(self, account_id: UUID, days: Mapping[str, int]) -> None:
-        await self.pool.run(_WANT, (dict(days) or None, account_id))
+    async def want(self, account_id: UUID, days: Mapping[str, int], now: float = 0.0, lines: Sequence[Line] = ()) -> None:
+        """`lines` are for the audit log."""
+        await changed(self.pool, now, lines, _WANT, (dict(days) or None, account_id))
 
     async def accounts(self) -> dict[UUID, dict[str, int]]:
-        """Accounts with a shorter retention than the settings."""
+        """Accounts with a shorter retention than the settings, in days. 0: until nobody waits for it."""
         return dict(await self.pool.rows(_ACCOUNTS))
 
     async def sizes(self) -> dict[str, Size]:

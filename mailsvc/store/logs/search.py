@@ -13,6 +13,7 @@ import attrs
 
 from mailsvc.store.ids import uuid7_floor, uuid7_seconds
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.sql import Columns
 
 Source = Literal["", "api", "smtp"]
 EXAMINED = 10_000
@@ -73,6 +74,7 @@ _SESSIONS = """(
            CASE WHEN refusals > 0 THEN 550 ELSE 250 END AS status, NULL AS user_agent,
            1000 * extract(epoch FROM closed_at - opened_at)::float8 AS milliseconds, mails, refusals
     FROM receipts WHERE account_id = %(account)s{wanted}""" + _EDGE.format(id="receipt_id") + ")"  # fmt: skip
+_ENTRY = Columns.named("id", "source", "key_id", "method", "path", "status", "user_agent", "milliseconds", "mails", "refusals")
 _SEARCH = """
 WITH both_kinds AS ({parts}), looked AS MATERIALIZED (
     SELECT b.*, {hit} AS hit FROM both_kinds b ORDER BY id DESC LIMIT %(looked)s
@@ -81,8 +83,7 @@ WITH both_kinds AS ({parts}), looked AS MATERIALIZED (
 ), hits AS (
     SELECT * FROM looked WHERE hit ORDER BY id DESC LIMIT %(limit)s
 )
-SELECT n, last_id, id, source, key_id, method, path, status, user_agent, milliseconds, mails, refusals
-FROM edge LEFT JOIN hits ON true ORDER BY id DESC
+SELECT n, last_id, {entry} FROM edge LEFT JOIN hits ON true ORDER BY id DESC
 """
 
 
@@ -111,8 +112,8 @@ class LogSearch:
             "account": account_id, "after": after, "lower": uuid7_floor(filters.since) if filters.since else None, "looked": looked,
             "limit": limit + 1, "key": filters.key_id, "text": filters.text.strip().lower(), "status": filters.status,
         }  # fmt: skip
-        rows = await self._pool.rows(_SEARCH.format(parts=" UNION ALL ".join(parts), hit=" AND ".join(hits)), named)
-        found = [Entry(*row[2:]) for row in rows if row[2] is not None]
+        rows = await self._pool.rows(_SEARCH.format(parts=" UNION ALL ".join(parts), hit=" AND ".join(hits), entry=_ENTRY), named)
+        found = [Entry(**_ENTRY.read(row[2:])) for row in rows if row[2] is not None]
         count, last_id = rows[0][:2]
         if len(found) > limit:
             return Page(tuple(found[:limit]), found[limit - 1].id)

@@ -14,9 +14,10 @@ from mailsvc.store.mail.inserts import document
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.shared_commits import SharedCommits
+from mailsvc.store.sql import Columns
 
 LINGER = 0.2  # seconds; nothing waits for these writes
-COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"
+COLUMNS = Columns.named("receipt_id", "key_id", "opened_at", "closed_at", "port", "tls", "mails", "refusals")
 
 ADD = """
 INSERT INTO receipts (account_id, receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals, transcript)
@@ -24,8 +25,9 @@ SELECT * FROM json_to_recordset(%s) AS r(
     account_id uuid, receipt_id uuid, key_id uuid, opened_at timestamptz, closed_at timestamptz, port integer, tls text,
     mails integer, refusals integer, transcript text)
 """
+_WHOLE = Columns.of(**COLUMNS.expressions, transcript="transcript")
 LIST = f"SELECT {COLUMNS} FROM receipts WHERE account_id = %s"
-GET = f"SELECT {COLUMNS}, transcript FROM receipts WHERE account_id = %s AND receipt_id = %s"
+GET = f"SELECT {_WHOLE} FROM receipts WHERE account_id = %s AND receipt_id = %s"
 
 
 @attrs.frozen
@@ -55,7 +57,7 @@ class SmtpSessions:
 
     async def get(self, account_id: UUID, receipt_id: UUID) -> SmtpSession | None:
         rows = await self._pool.rows(GET, (account_id, receipt_id))
-        return SmtpSession(*rows[0]) if rows else None
+        return SmtpSession(**_WHOLE.read(rows[0])) if rows else None
 
     async def _write(self, items: list[tuple[UUID, SmtpSession]]) -> list[None]:
         rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]
@@ -73,4 +75,4 @@ class SmtpSessions:
         """Newest first, without transcripts, and whether there are more."""
         end, edge = page.where("receipt_id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
-        return [SmtpSession(*row) for row in rows], has_more
+        return [SmtpSession(**COLUMNS.read(row)) for row in rows], has_more

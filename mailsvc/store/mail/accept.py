@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from mailsvc.clock import unix, utc
 from mailsvc.store.mail import idempotency
 from mailsvc.store.mail.idempotency import Claim
-from mailsvc.store.mail.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, documents, pieces
+from mailsvc.store.mail.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, Hashes, documents, pieces
 from mailsvc.store.mail.values import (
     Accepted,
     AcceptResult,
@@ -60,12 +60,16 @@ RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND l
 
 
 class Acceptance:
-    """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others."""
+    """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others.
+
+    `hashes`: to recognize suppressed addresses that were erased.
+    """
 
     log = Logger()
 
-    def __init__(self, pool: Pool, clock: Any, *, linger: float = 0.002, max_items: int = MAX_ITEMS) -> None:
+    def __init__(self, pool: Pool, clock: Any, *, linger: float = 0.002, max_items: int = MAX_ITEMS, hashes: Hashes | None = None) -> None:
         self._pool = pool
+        self._hashes = hashes
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
         self._large = DeferredSemaphore(LARGE)
@@ -124,7 +128,7 @@ class Acceptance:
     async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
         if any(s.idempotency is not None or s.lines or _is_large(s) for s in submissions):
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
-        parts = list(documents(email for s in submissions for email in s.emails))
+        parts = list(documents((email for s in submissions for email in s.emails), self._hashes))
         if len(parts) == 1:
             suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts[0]))
             return [_accepted(s, suppressed) for s in submissions]
@@ -135,7 +139,7 @@ class Acceptance:
         new = [s for s, answer in zip(submissions, answers, strict=True) if answer is None]
         emails = [email for s in new for email in s.emails]
         suppressed: dict[UUID, frozenset[int]] = {}
-        for part in documents(emails):
+        for part in documents(emails, self._hashes):
             suppressed |= _by_email(await tx.rows(INSERT_EMAILS, part))
         for email in emails:
             for number, piece in enumerate(pieces(email)):

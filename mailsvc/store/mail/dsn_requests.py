@@ -5,15 +5,16 @@ Each group keeps the report ID it was first taken with, so that a second try sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
 import attrs
 
-from mailsvc.mail.envelope import StoredEnvelope
+from mailsvc.store.events.event_data import EventData, read
 from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 SUCCESS, FAILURE, DELAY = 1, 2, 4
@@ -35,7 +36,7 @@ INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
 SELECT account_id, email_id, recipient, event_id, at + interval '1 second' FROM events
 WHERE account_id = %s AND email_id = %s AND recipient = ANY (%s) AND at = %s AND type = 'email.bounced' AND data ? 'late'
 """
-_PASS_ON = """
+_FORWARD = """
 INSERT INTO notices (account_id, email_id, recipient, event_id, next_at, told)
 VALUES (%s, %s, %s, %s, %s + interval '1 second', jsonb_build_object('action', %s, 'said', %s, 'reporter', %s)) ON CONFLICT DO NOTHING
 """
@@ -64,18 +65,18 @@ SWEEP = "DELETE FROM notices WHERE next_at = 'infinity' AND email_id < %s"
 
 
 @attrs.frozen
-class Told:
-    """What to report about a recipient: an event, or with the type "passed" the report of another server."""
+class ReportItem:
+    """What to report about a recipient: an event, or with the type "forwarded" the report of another server."""
 
     address: str
     recipient: int
     type: str
     at: datetime
-    data: Mapping[str, Any]
+    data: EventData | ForwardedReport
 
 
 @attrs.frozen
-class Passed:
+class ForwardedReport:
     """What another server that accepted NOTIFY reported about a recipient, by number. `said` begins with a reply or a status."""
 
     recipient: int
@@ -97,7 +98,7 @@ class Notice:
     sender: str
     created_at: datetime
     envelope: StoredEnvelope
-    told: tuple[Told, ...]
+    items: tuple[ReportItem, ...]
 
 
 def notify_bits(envelope: StoredEnvelope) -> list[int | None] | None:
@@ -116,22 +117,22 @@ async def late(
     tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, recipients: Sequence[int], at: datetime
 ) -> None:
     """Request DSNs for asynchronous bounces recorded at `at`, for recipients with NOTIFY=FAILURE."""
-    asked = notify_bits(envelope) or []
-    numbers = [number for number in recipients if number < len(asked) and (asked[number] or 0) & FAILURE]
+    notify = notify_bits(envelope) or []
+    numbers = [number for number in recipients if number < len(notify) and (notify[number] or 0) & FAILURE]
     if numbers:
         await tx.run(_LATE, (account_id, email_id, numbers, at))
 
 
-async def pass_on(
-    tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, said: Sequence[Passed], at: datetime
+async def forward(
+    tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, said: Sequence[ForwardedReport], at: datetime
 ) -> None:
     """Request DSNs that forward reports of other servers, if requested: one per recipient for success and one for delay."""
-    asked = notify_bits(envelope) or []
+    notify = notify_bits(envelope) or []
     for each in said:
         what = DELAY if each.action == "delayed" else SUCCESS
-        if each.recipient < len(asked) and (asked[each.recipient] or 0) & what:
+        if each.recipient < len(notify) and (notify[each.recipient] or 0) & what:
             once = uuid5(email_id, f"{each.recipient} {what}")
-            await tx.run(_PASS_ON, (account_id, email_id, each.recipient, once, at, each.action, each.said, each.reporter))
+            await tx.run(_FORWARD, (account_id, email_id, each.recipient, once, at, each.action, each.said, each.reporter))
 
 
 class Notices:
@@ -163,9 +164,10 @@ class Notices:
             await self._pool.run(GONE, (report,))
             return None
         domain_id, domain, message_id, sender, created_at, envelope, recipients = rows[0]
-        events = await self._pool.rows(EVENTS, (account_id, email_id, [event_id for _, event_id, passed in taken if passed is None]))
-        told = [Told(recipients[recipient], recipient, type, at, data or {}) for recipient, type, at, data in events]
-        told += [Told(recipients[number], number, "passed", now, passed) for number, _, passed in taken if passed is not None]
-        told.sort(key=lambda each: each.recipient)
+        events = await self._pool.rows(EVENTS, (account_id, email_id, [event_id for _, event_id, forwarded in taken if forwarded is None]))
+        items = [ReportItem(recipients[recipient], recipient, type, at, read(type, data or {})) for recipient, type, at, data in events]
+        forwarded = [ForwardedReport(number, **data) for number, _, data in taken if data is not None]
+        items += [ReportItem(recipients[each.recipient], each.recipient, "forwarded", now, each) for each in forwarded]
+        items.sort(key=lambda each: each.recipient)
         stored = StoredEnvelope.read(envelope)
-        return Notice(report, account_id, email_id, domain_id, domain, message_id, sender, created_at, stored, tuple(told))
+        return Notice(report, account_id, email_id, domain_id, domain, message_id, sender, created_at, stored, tuple(items))

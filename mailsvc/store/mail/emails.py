@@ -1,7 +1,7 @@
 """Reading emails, canceling and rescheduling them.
 
-Every statement is limited to one account. The bytes of messages: store/mail/messages. Rows are mapped by name; the columns are in
-store/mail/emails_sql.
+Every statement is limited to one account. The bytes of messages: store/mail/messages. A field of a view is a column of the same name,
+unless the list of columns has another expression for it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
-from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.outcome import EVENTS, WAITING
 from mailsvc.store.events import events
+from mailsvc.store.events.event_data import Schedule
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
-from mailsvc.store.mail import emails_sql
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns, statement
 
 Cancellation = Literal["canceled", "not_found", "too_late"]
 Rescheduling = Literal["rescheduled", "not_found", "too_late"]
@@ -57,6 +58,8 @@ class EmailView:
     bulk: bool
     scheduled_at: datetime | None
     last_event: str
+    broadcast_id: UUID | None = None
+    topic_id: UUID | None = None
 
 
 @attrs.frozen
@@ -80,7 +83,7 @@ class RecipientView:
 
 @attrs.frozen
 class AttemptView:
-    """An attempt over SMTP, with the outcome for each of its recipients."""
+    """An attempt over SMTP, with the outcome for each of its recipients. `transcript` "": none is kept."""
 
     attempt_id: UUID
     recipients: tuple[int, ...]
@@ -94,6 +97,80 @@ class AttemptView:
     started_at: datetime
     seconds: float
     transcript: str
+    source: str | None = None  # our address; None: the system chose it
+
+
+# The latest event, which has the greatest ID. An email that was opened is not shown as delivered again, for example to another recipient.
+# That of a broadcast's email may not be stored (store/mail/history).
+LAST_EVENT = """coalesce((
+    SELECT CASE WHEN bool_or(v.type IN ('email.opened', 'email.clicked'))
+        THEN (array_agg(v.type ORDER BY v.event_id DESC) FILTER (WHERE v.type NOT IN ('email.delivered', 'email.delivery_delayed')))[1]
+        ELSE (array_agg(v.type ORDER BY v.event_id DESC))[1] END
+    FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id
+), CASE WHEN e.broadcast_id IS NOT NULL THEN 'email.sent' END)"""
+
+# Without the message. The time of a scheduled email is in its latest event email.scheduled.
+_EMAIL = Columns.of_class(
+    EmailView,
+    "e",
+    to="e.to_",
+    scheduled_at="""CASE WHEN e.scheduled_at IS NOT NULL THEN coalesce((
+        SELECT v.data ->> 'scheduled_at' FROM events v
+        WHERE v.account_id = e.account_id AND v.email_id = e.email_id AND v.type = 'email.scheduled' ORDER BY v.event_id DESC LIMIT 1
+    )::timestamptz, e.scheduled_at) END""",
+    last_event=LAST_EVENT,
+)
+_VIEW = f"SELECT {_EMAIL} FROM emails e "
+_GET = _VIEW + "WHERE e.account_id = %s AND e.email_id = %s"
+NEWEST = _VIEW + "WHERE e.account_id = %s ORDER BY e.email_id DESC LIMIT %s"
+_OLDER = _VIEW + "WHERE e.account_id = %s AND e.email_id < %s ORDER BY e.email_id DESC LIMIT %s"
+_NEWER = _VIEW + "WHERE e.account_id = %s AND e.email_id > %s ORDER BY e.email_id LIMIT %s"
+
+_RECIPIENTS = statement("mailsvc.store.mail", "recipients")
+
+_ATTEMPT = Columns.of_class(AttemptView, "a", classes="coalesce(a.classes, '{}')", rules="coalesce(a.rules, '{}')")
+# A delivered email of a broadcast has its last attempt in its event (store/events/event_data).
+_DELIVERED = Columns.of_class(
+    AttemptView,
+    "v",
+    attempt_id="v.event_id",
+    recipients="ARRAY[v.recipient]",
+    outcomes="'{delivered}'",
+    replies="ARRAY[v.data ->> 'reply']",
+    classes="'{}'",
+    rules="'{}'",
+    host="v.data ->> 'host'",
+    address="v.data ->> 'address'",
+    tls="v.data ->> 'tls'",
+    started_at="v.at - (v.data ->> 'seconds')::double precision * interval '1 second'",
+    seconds="(v.data ->> 'seconds')::real",
+    transcript="''",
+    source="v.data ->> 'source'",
+)
+_ATTEMPTS = f"""
+SELECT {_ATTEMPT} FROM attempts a WHERE a.account_id = %(account_id)s AND a.email_id = %(email_id)s
+UNION ALL SELECT {_DELIVERED} FROM events v
+WHERE v.account_id = %(account_id)s AND v.email_id = %(email_id)s AND v.type = 'email.delivered' AND v.data ? 'seconds'
+ORDER BY 1
+"""
+
+_EXISTS = "SELECT EXISTS (SELECT FROM emails WHERE account_id = %s AND email_id = %s)"
+
+# Except recipients being sent to, and those that may have been delivered already.
+_CANCEL = """
+DELETE FROM queue WHERE account_id = %s AND email_id = %s AND coalesce(lease, -1) = -1 AND status IN ('scheduled', 'queued', 'delayed')
+RETURNING recipient, domain_id
+"""
+
+_RESCHEDULE = """
+UPDATE queue SET next_at = %(at)s, expires_at = expires_at + (%(at)s - next_at)
+WHERE account_id = %(account_id)s AND email_id = %(email_id)s AND coalesce(lease, -1) = -1 AND status = 'scheduled'
+"""
+
+# Only in the email's history, not in the event log: nothing happened that a reader of events has to act on.
+_RESCHEDULED = """
+INSERT INTO events (account_id, email_id, event_id, type, at, data) VALUES (%s, %s, %s, 'email.scheduled', %s, %s)
+"""
 
 
 class Emails:
@@ -104,24 +181,24 @@ class Emails:
         self._clock = clock
 
     async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None:
-        rows = await self._pool.rows(emails_sql.GET, (account_id, email_id))
+        rows = await self._pool.rows(_GET, (account_id, email_id))
         return _email(rows[0]) if rows else None
 
     async def recipients(self, account_id: UUID, email_id: UUID) -> list[RecipientView]:
         """All recipients of an email, in order; empty if there is no such email."""
         named = {"account_id": account_id, "email_id": email_id, "types": [*FINAL], "now": self._now()}
-        return [_recipient(row) for row in await self._pool.rows(emails_sql.RECIPIENTS, named)]
+        return [_recipient(row) for row in await self._pool.rows(_RECIPIENTS, named)]
 
     async def attempts(self, account_id: UUID, email_id: UUID) -> list[AttemptView]:
         """Oldest first."""
-        rows = await self._pool.rows(emails_sql.ATTEMPTS, (account_id, email_id))
+        rows = await self._pool.rows(_ATTEMPTS, {"account_id": account_id, "email_id": email_id})
         return [_attempt(row) for row in rows]
 
     async def cancel(self, account_id: UUID, email_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> Cancellation:
         """Cancel the recipients that are waiting and not being sent to; "too_late" if there are none."""
 
         async def cancel(tx: Transaction) -> Cancellation:
-            rows = await tx.rows(emails_sql.CANCEL, (account_id, email_id))
+            rows = await tx.rows(_CANCEL, (account_id, email_id))
             await events.write(tx, [NewEvent(account_id, email_id, domain, number, "email.canceled", now) for number, domain in rows])
             if not rows:
                 return await _why_unchanged(tx, account_id, email_id)
@@ -134,10 +211,10 @@ class Emails:
         """Change the time of a scheduled email; it expires later by the same amount."""
 
         async def reschedule(tx: Transaction) -> Rescheduling:
-            if not await tx.run(emails_sql.RESCHEDULE, {"account_id": account_id, "email_id": email_id, "at": at}):
+            if not await tx.run(_RESCHEDULE, {"account_id": account_id, "email_id": email_id, "at": at}):
                 return await _why_unchanged(tx, account_id, email_id)
-            data = {"scheduled_at": at.isoformat()}
-            await tx.run(emails_sql.RESCHEDULED, (account_id, email_id, uuid7(now.timestamp()), now, data))
+            data = Schedule(at).stored()
+            await tx.run(_RESCHEDULED, (account_id, email_id, uuid7(now.timestamp()), now, data))
             await write(tx, lines, now.timestamp())
             return "rescheduled"
 
@@ -148,11 +225,11 @@ class Emails:
     ) -> tuple[list[EmailView], bool]:
         """Newest first: `limit` emails older than `after` or newer than `before`, and whether there are more."""
         if before is not None:
-            rows = await self._pool.rows(emails_sql.NEWER, (account_id, before, limit + 1))
+            rows = await self._pool.rows(_NEWER, (account_id, before, limit + 1))
         elif after is not None:
-            rows = await self._pool.rows(emails_sql.OLDER, (account_id, after, limit + 1))
+            rows = await self._pool.rows(_OLDER, (account_id, after, limit + 1))
         else:
-            rows = await self._pool.rows(emails_sql.NEWEST, (account_id, limit + 1))
+            rows = await self._pool.rows(NEWEST, (account_id, limit + 1))
         page = [_email(row) for row in rows[:limit]]
         return (page[::-1] if before is not None else page), len(rows) > limit
 
@@ -161,12 +238,12 @@ class Emails:
 
 
 async def _why_unchanged(tx: Transaction, account_id: UUID, email_id: UUID) -> Literal["not_found", "too_late"]:
-    [(exists,)] = await tx.rows(emails_sql.EXISTS, (account_id, email_id))
+    [(exists,)] = await tx.rows(_EXISTS, (account_id, email_id))
     return "too_late" if exists else "not_found"
 
 
 def _email(row: Row) -> EmailView:
-    values = emails_sql.EMAIL.read(row)
+    values = _EMAIL.read(row)
     for name in ("to", "cc", "bcc", "reply_to", "recipients"):
         values[name] = tuple(values[name])
     values["tags"] = tuple((tag["name"], tag["value"]) for tag in values["tags"] or ())
@@ -176,7 +253,7 @@ def _email(row: Row) -> EmailView:
 
 
 def _attempt(row: Row) -> AttemptView:
-    values = emails_sql.ATTEMPT.read(row)
+    values = _ATTEMPT.read(row)
     for name in ("recipients", "outcomes", "replies", "classes", "rules"):
         values[name] = tuple(values[name])
     return AttemptView(**values)

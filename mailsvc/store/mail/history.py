@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store.events.event_data import EventData, read
 from mailsvc.store.postgres.pool import Pool
 
-EVENTS = "SELECT event_id, recipient, type, at, data FROM events WHERE account_id = %s AND email_id = %s ORDER BY event_id LIMIT %s"
+# The event email.sent of a broadcast's email is not stored if no endpoint receives it. Its row in emails (`e`) says the same.
+UNSTORED = """e.broadcast_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM events s WHERE s.account_id = e.account_id AND s.email_id = e.email_id AND s.type IN ('email.sent', 'email.suppressed')
+)"""
+EVENTS = f"""
+SELECT event_id, recipient, type, at, data FROM events WHERE account_id = %(account_id)s AND email_id = %(email_id)s
+UNION ALL
+SELECT e.email_id, NULL, 'email.sent', e.created_at, NULL FROM emails e
+WHERE e.account_id = %(account_id)s AND e.email_id = %(email_id)s AND {UNSTORED}
+ORDER BY event_id LIMIT %(most)s
+"""
 MAX_EVENTS = 2000
 
 
@@ -22,7 +32,7 @@ class EventView:
     recipient: int | None
     type: str
     at: datetime
-    data: Mapping[str, object]
+    data: EventData
 
 
 class History:
@@ -31,5 +41,5 @@ class History:
 
     async def events(self, account_id: UUID, email_id: UUID) -> list[EventView]:
         """Oldest first, the first 2,000."""
-        rows = await self._pool.rows(EVENTS, (account_id, email_id, MAX_EVENTS))
-        return [EventView(event_id, recipient, type_, at, data or {}) for event_id, recipient, type_, at, data in rows]
+        rows = await self._pool.rows(EVENTS, {"account_id": account_id, "email_id": email_id, "most": MAX_EVENTS})
+        return [EventView(event_id, recipient, type_, at, read(type_, data or {})) for event_id, recipient, type_, at, data in rows]

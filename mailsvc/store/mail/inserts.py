@@ -4,16 +4,17 @@ One parameter instead of about fifty per email makes a shared commit cheap, beca
 concatenated in a second, binary parameter, and the document has their positions. The same statement leaves out recipients on the
 account's suppression list and returns them. Which emails are committed together: store/mail/accept.
 
-The columns are listed in insert_emails.sql: first with their types, which `_row` fills by name, then for each table.
+`_EMAILS` lists the columns of the table emails, insert_emails.sql those of the others. `_row` fills both by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 import orjson
 
+from mailsvc.store.events.event_data import Schedule
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import FAILURE, notify_bits
 from mailsvc.store.mail.values import NewEmail
@@ -21,12 +22,28 @@ from mailsvc.store.postgres.errors import DataRejected
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.sql import statement
 
+Hashes = Callable[[str], Mapping[int, bytes]]  # the keyed hashes of an address (store/privacy/keyed_hash)
+
 SHARDS = 16  # of the ledger, by account
 PIECE = 256 * 1024  # the maximum number of bytes in one row of messages
 STATEMENT = 512 * 1024  # about the maximum number of message bytes in one statement, to keep the reactor's turns short
 SMALL = 64 * 1024  # messages up to this size are written with their email, larger ones in separate pieces
 
-_INSERT = statement("mailsvc.store.mail", "insert_emails", failure=FAILURE)
+# The columns of the table emails, with their types. `_row` has a value for each.
+_EMAILS = {
+    "account_id": "uuid", "email_id": "uuid", "created_at": "timestamptz", "source": "text", "key_id": "uuid", "domain_id": "uuid",
+    "message_id": "text", "sender": "text", "to_": "text[]", "cc": "text[]", "bcc": "text[]", "reply_to": "text[]", "recipients": "text[]",
+    "subject": "text", "tags": "jsonb", "headers": "jsonb", "envelope": "jsonb", "size": "integer", "bulk": "boolean",
+    "scheduled_at": "timestamptz", "topic_id": "uuid", "broadcast_id": "uuid", "contact_id": "uuid", "merge": "jsonb",
+    "untracked": "boolean",
+}  # fmt: skip
+_INSERT = statement(
+    "mailsvc.store.mail",
+    "insert_emails",
+    failure=FAILURE,
+    types=", ".join(f"{name} {type}" for name, type in _EMAILS.items()),
+    columns=", ".join(_EMAILS),
+)
 
 INSERT_EMAILS = Prepared("accept", ("json", "bytea"), _INSERT)
 INSERT_PIECE = Prepared(
@@ -47,17 +64,22 @@ def document(rows: object) -> str:
         raise DataRejected("22021") from None  # a lone surrogate, or a number that JSON cannot represent
 
 
-def documents(emails: Iterable[NewEmail]) -> Iterator[tuple[str, bytes]]:
-    """Parameters of INSERT_EMAILS, sorted by ID, each pair with at most about STATEMENT bytes of messages."""
+def documents(emails: Iterable[NewEmail], hashes: Hashes | None = None) -> Iterator[tuple[str, bytes]]:
+    """Parameters of INSERT_EMAILS, sorted by ID, each pair with at most about STATEMENT bytes of messages.
+
+    Without `hashes`, suppressions whose address was erased do not count.
+    """
     rows: list[dict[str, object]] = []
     bodies: list[bytes] = []
     size = 0
     for email in sorted(emails, key=lambda e: e.email_id):
-        small = len(email.message) <= SMALL
+        small = len(email.message) <= SMALL and email.personal is None
         if rows and small and size + len(email.message) > STATEMENT:
             yield document(rows), b"".join(bodies)
             rows, bodies, size = [], [], 0
         row = _row(email)
+        if hashes is not None:
+            row["hashes"] = [" ".join([each.hex() for each in hashes(r.address).values()]) for r in email.recipients]
         if small:
             row["at"] = size
             bodies.extend((email.message,) if isinstance(email.message, bytes) else email.message)
@@ -80,7 +102,7 @@ def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _row(email: NewEmail) -> dict[str, object]:
     scheduled_at = email.scheduled_at
-    return {
+    row: dict[str, object] = {
         "account_id": email.account_id,
         "email_id": email.email_id,
         "created_at": email.created_at,
@@ -108,6 +130,12 @@ def _row(email: NewEmail) -> dict[str, object]:
         "notify": notify_bits(email.envelope),
         "event_id": uuid7(email.created_at.timestamp()),
         "type": "email.sent" if scheduled_at is None else "email.scheduled",
-        "data": None if scheduled_at is None else {"scheduled_at": scheduled_at},
+        "data": None if scheduled_at is None else Schedule(scheduled_at).stored(),
         "shard": shard(email.account_id),
     }
+    if email.topic_id is not None:
+        row["topic_id"] = email.topic_id
+    if (personal := email.personal) is not None:
+        row |= {"broadcast_id": personal.broadcast_id, "contact_id": personal.contact_id, "merge": personal.values or None}
+        row["size"], row["untracked"] = personal.size, personal.untracked or None
+    return row

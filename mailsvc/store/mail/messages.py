@@ -1,14 +1,18 @@
-"""The exact bytes of messages, read for sending and for display, never rebuilt. A hot path: rows are read by position."""
+"""The exact bytes of messages, read for sending and for display. A hot path: rows are read by position.
+
+Only the messages of broadcasts are not stored: they are composed, from values that do not change (`compose`; broadcasts/personal).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import attrs
 
-from mailsvc.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.broadcasts.personal import PersonalEmail
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.postgres.shared_commits import SharedCommits
@@ -19,15 +23,23 @@ MAX_TOGETHER = 16  # first pieces read in one statement: 4 MB at most
 
 # Signatures and first pieces; most messages have no further ones.
 _HEADS = """
-SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END
+SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END, e.broadcast_id, e.topic_id
 FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
 JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
-JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
+LEFT JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
 """
 HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, PLAN_BY_INDEX)
 PIECE = Prepared(
     "a_piece", ("uuid", "uuid", "smallint"), "SELECT bytes FROM messages WHERE account_id = $1 AND email_id = $2 AND piece = $3"
 )
+
+
+class Composer(Protocol):
+    """broadcasts/personal. The message of a broadcast's email; None if the email or its broadcast no longer exists."""
+
+    async def message(self, account_id: UUID, email_id: UUID) -> bytes | None: ...
+
+    async def compose(self, email: PersonalEmail) -> bytes | None: ...
 
 
 @attrs.frozen
@@ -54,11 +66,13 @@ class Parts:
 
 @attrs.frozen
 class StoredPieces:
-    """Like StoredMessage, with the pieces not joined."""
+    """Like StoredMessage, with the pieces not joined. An email of a broadcast, or about a topic, is only for people who want it."""
 
     signature: bytes | None
     body: bytes | Parts = attrs.field(repr=False)
     envelope: StoredEnvelope = EMPTY
+    broadcast_id: UUID | None = None
+    topic_id: UUID | None = None
 
 
 @attrs.define
@@ -69,13 +83,15 @@ class _Head:
     first: bytes | None = None
     signature: bytes | None = None
     envelope: StoredEnvelope = EMPTY
+    broadcast_id: UUID | None = None
+    topic_id: UUID | None = None
 
 
 class Messages:
     """Reads messages. Those requested in one turn of the reactor are read together."""
 
-    def __init__(self, pool: Pool, clock: Any) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, clock: Any, composer: Composer | None = None) -> None:
+        self._pool, self._composer = pool, composer
         self._heads: SharedCommits[tuple[UUID, UUID], _Head] = SharedCommits(
             self._read, clock, max_items=MAX_TOGETHER, linger=0.0, writes=4
         )
@@ -94,7 +110,7 @@ class Messages:
         """
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:
-            return None
+            return await self._composed(account_id, email_id, head, before_rest)
         if before_rest is not None:
             await before_rest(head.size)
         pieces = [head.first]
@@ -105,17 +121,32 @@ class Messages:
                 return None
             pieces.append(found[0][0])
             have += len(pieces[-1])
-        return StoredPieces(head.signature, pieces[0] if len(pieces) == 1 else Parts(tuple(pieces)), head.envelope)
+        body = pieces[0] if len(pieces) == 1 else Parts(tuple(pieces))
+        return StoredPieces(head.signature, body, head.envelope, head.broadcast_id, head.topic_id)
+
+    async def _composed(self, account_id: UUID, email_id: UUID, head: _Head, before_rest: BeforeRest | None) -> StoredPieces | None:
+        if head.broadcast_id is None or self._composer is None:
+            return None
+        if before_rest is not None:
+            await before_rest(head.size)
+        body = await self._composer.message(account_id, email_id)
+        return None if body is None else StoredPieces(head.signature, body, EMPTY, head.broadcast_id, head.topic_id)
+
+    async def composed(self, email: PersonalEmail) -> StoredPieces | None:
+        """The message of a broadcast's email that has not been attempted, and so has no signature."""
+        body = None if self._composer is None else await self._composer.compose(email)
+        return None if body is None else StoredPieces(None, body, EMPTY, email.broadcast_id, email.topic_id)
 
     async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
         accounts, emails = zip(*keys, strict=True)
         heads = [_Head() for _ in keys]
-        for n, piece, content, size, envelope in await self._pool.rows(HEADS, (list(accounts), list(emails))):
+        for n, piece, content, size, envelope, *head_ids in await self._pool.rows(HEADS, (list(accounts), list(emails))):
             head = heads[n - 1]
             head.size = size
+            head.broadcast_id, head.topic_id = head_ids
             if piece == 0:
                 head.first, head.envelope = content, StoredEnvelope.read(envelope)
-            else:
+            elif piece is not None:
                 head.signature = content
         return heads
 
@@ -128,6 +159,9 @@ class InPieces:
 
     async def load(self, account_id: UUID, email_id: UUID, before_rest: BeforeRest) -> StoredPieces | None:
         return await self.messages.in_pieces(account_id, email_id, before_rest=before_rest)
+
+    async def compose(self, email: PersonalEmail) -> StoredPieces | None:
+        return await self.messages.composed(email)
 
 
 def _joined(body: bytes | Parts) -> bytes:

@@ -9,11 +9,17 @@ WITH given AS NOT MATERIALIZED (
     WHERE v.recipient IS NOT NULL AND v.type = ANY (%(types)s)
     ORDER BY v.recipient, v.event_id DESC
 ), tried AS (
-    SELECT r.recipient, count(*) AS attempts, (array_agg(r.reply ORDER BY a.attempt_id DESC))[1] AS reply,
-           (array_agg(r.class ORDER BY a.attempt_id DESC))[1] AS class, (array_agg(r.rule ORDER BY a.attempt_id DESC))[1] AS rule
-    FROM given g JOIN attempts a USING (account_id, email_id),
-         unnest(a.recipients, a.replies, a.classes, a.rules) AS r(recipient, reply, class, rule)
-    GROUP BY r.recipient
+    SELECT recipient, count(*) AS attempts, (array_agg(reply ORDER BY attempt_id DESC))[1] AS reply,
+           (array_agg(class ORDER BY attempt_id DESC))[1] AS class, (array_agg(rule ORDER BY attempt_id DESC))[1] AS rule
+    FROM (
+        SELECT a.attempt_id, r.recipient, r.reply, r.class, r.rule
+        FROM given g JOIN attempts a USING (account_id, email_id),
+             unnest(a.recipients, a.replies, a.classes, a.rules) AS r(recipient, reply, class, rule)
+        UNION ALL
+        SELECT v.event_id, v.recipient, v.data ->> 'reply', NULL, NULL
+        FROM given g JOIN events v USING (account_id, email_id) WHERE v.type = 'email.delivered' AND v.data ? 'seconds'
+    ) a
+    GROUP BY recipient
 )
 SELECT r.number - 1, r.address, w.status, t.type, coalesce(w.reason, t.reason), w.next_at, coalesce(w.attempts, tried.attempts, 0),
        CASE WHEN t.late THEN t.said ELSE coalesce(tried.reply, t.said) END,

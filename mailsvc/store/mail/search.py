@@ -6,12 +6,14 @@ and the next one continues from there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
 import attrs
 
 from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.mail.emails import LAST_EVENT
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import Columns
@@ -22,10 +24,13 @@ MAX_SCANNED_FOR_STATUS = 4_000  # if the latest event of each must be read
 
 @attrs.frozen
 class Filters:
-    """Filters; None and "" match everything. `text`: part of a recipient or of the subject, or an ID."""
+    """Filters; None and "" match everything. `text`: part of a recipient or of the subject, or an ID.
+
+    `status`: the type of the latest event; of several recipients, of the latest event of any of them.
+    """
 
     text: str = ""
-    status: str = ""  # the type of the latest event
+    status: str = ""
     since: datetime | None = None
     until: datetime | None = None
     domain_id: UUID | None = None
@@ -38,7 +43,7 @@ class Filters:
 
 @attrs.frozen
 class Found:
-    """An email in a list."""
+    """An email in a list. `outcomes`: of several recipients, how many have each type as their latest event."""
 
     email_id: UUID
     created_at: datetime
@@ -50,6 +55,7 @@ class Found:
     last_event: str
     domain_id: UUID
     key_id: UUID | None
+    outcomes: Mapping[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -61,13 +67,30 @@ class Page:
     looked_until: datetime | None = None
 
 
-_FOUND = Columns.named("email_id", "created_at", "source", "sender", "recipients", "subject", "size", "last_event", "domain_id", "key_id")
-_LAST = "(SELECT v.type FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id ORDER BY v.event_id DESC LIMIT 1)"
+_FOUND = Columns.named(
+    "email_id", "created_at", "source", "sender", "recipients", "subject", "size", "last_event", "domain_id", "key_id", "outcomes"
+)  # fmt: skip
+# The latest event of each recipient: the email's latest event can be a delivery after a complaint.
+_OF_RECIPIENTS = """
+    SELECT DISTINCT ON (v.recipient) v.type FROM events v
+    WHERE v.account_id = e.account_id AND v.email_id = e.email_id AND v.recipient IS NOT NULL
+      AND v.type NOT IN ('email.opened', 'email.clicked')
+    ORDER BY v.recipient, v.event_id DESC
+"""
+_OUTCOMES = f"""
+    CASE WHEN cardinality(e.recipients) > 1 THEN
+        (SELECT jsonb_object_agg(type, n) FROM (SELECT type, count(*) AS n FROM ({_OF_RECIPIENTS}) r GROUP BY type) c) END
+"""
+_HAS_STATUS = f"""(
+    CASE WHEN cardinality(e.recipients) > 1 AND EXISTS (SELECT FROM ({_OF_RECIPIENTS}) r) THEN %(status)s IN ({_OF_RECIPIENTS})
+    ELSE {LAST_EVENT} = %(status)s END
+)"""
 
 # `looked` scans back along the primary key. The latest event is read for matches only, unless it is filtered by.
 _SEARCH = """
 WITH looked AS MATERIALIZED (
-    SELECT e.account_id, e.email_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id, {hit} AS hit
+    SELECT e.account_id, e.email_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id,
+           e.broadcast_id, {hit} AS hit
     FROM emails e
     WHERE e.account_id = %(account)s AND (%(after)s::uuid IS NULL OR e.email_id < %(after)s)
       AND (%(upper)s::uuid IS NULL OR e.email_id < %(upper)s) AND (%(lower)s::uuid IS NULL OR e.email_id >= %(lower)s)
@@ -75,7 +98,7 @@ WITH looked AS MATERIALIZED (
 ), edge AS (
     SELECT count(*) AS n, (array_agg(email_id ORDER BY email_id))[1] AS last_id, min(created_at) AS last_at FROM looked
 ), hits AS (
-    SELECT e.*, {last} AS last_event FROM looked e WHERE hit ORDER BY email_id DESC LIMIT %(limit)s
+    SELECT e.*, {last} AS last_event, {outcomes} AS outcomes FROM looked e WHERE hit ORDER BY email_id DESC LIMIT %(limit)s
 )
 SELECT {columns}, n, last_id, last_at FROM edge LEFT JOIN hits ON true ORDER BY email_id DESC
 """
@@ -106,9 +129,10 @@ class Search:
             hits.append("e.key_id = %(key)s")
             named["key"] = filters.key_id
         if filters.status:
-            hits.append(f"{_LAST} = %(status)s")
+            hits.append(_HAS_STATUS)
             named["status"] = filters.status
-        rows = await self._pool.rows(_SEARCH.format(hit=" AND ".join(hits), last=_LAST, columns=_FOUND), named)
+        search = _SEARCH.format(hit=" AND ".join(hits), last=LAST_EVENT, outcomes=_OUTCOMES, columns=_FOUND)
+        rows = await self._pool.rows(search, named)
         found = [_found(row[:-3]) for row in rows if row[0] is not None]
         count, last_id, last_at = rows[0][-3:]
         if len(found) > limit:
@@ -126,7 +150,8 @@ _TEXT = """(
 
 def _found(row: Row) -> Found:
     values = _FOUND.read(row)
-    return Found(**values | {"recipients": tuple(values["recipients"]), "last_event": values["last_event"] or ""})
+    values |= {"recipients": tuple(values["recipients"]), "last_event": values["last_event"] or "", "outcomes": values["outcomes"] or {}}
+    return Found(**values)
 
 
 def _text(text: str) -> dict[str, object]:

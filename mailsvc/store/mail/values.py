@@ -9,7 +9,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.audit import Line
 
 
@@ -28,6 +28,20 @@ class NewRecipient:
     address: str
     destination: str
     leased: bool = False
+
+
+@attrs.frozen
+class Personal:
+    """What makes an email of a broadcast personal. It has no message, which is composed from the broadcast and these values when needed.
+
+    `size` is about what the message has; `untracked`: the recipient must not be tracked, even if the broadcast is.
+    """
+
+    broadcast_id: UUID
+    contact_id: UUID
+    values: Mapping[str, str]
+    size: int
+    untracked: bool = False
 
 
 @attrs.frozen
@@ -60,6 +74,8 @@ class NewEmail:
     expires_at: datetime
     bulk: bool = False
     lease: int | None = None
+    topic_id: UUID | None = None
+    personal: Personal | None = None
 
 
 @attrs.frozen

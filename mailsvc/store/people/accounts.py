@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -11,11 +12,16 @@ import attrs
 from mailsvc.clock import unix, utc
 from mailsvc.store.cache import CHANNEL
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.notifications import Notifier
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
-COLUMNS = "id, number, name, rate_limit, suspended_at, created_at, plan"
-CREATE = f"INSERT INTO accounts (id, name, rate_limit, created_at, notify) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}"
+COLUMNS = Columns.named("id", "number", "name", "rate_limit", "suspended_at", "created_at", "plan", "ramp", "trusted_at")
+CREATE = f"""
+INSERT INTO accounts (id, name, rate_limit, created_at, notify, ramp, ramp_at, trusted_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+RETURNING {COLUMNS}
+"""
 NOTIFY = "UPDATE accounts SET notify = %s WHERE id = %s"
 GET = f"SELECT {COLUMNS} FROM accounts WHERE id = %s"
 NUMBERED = f"SELECT {COLUMNS} FROM accounts WHERE number = %s"
@@ -25,7 +31,10 @@ SUSPEND = "UPDATE accounts SET suspended_at = CASE WHEN %s THEN coalesce(suspend
 
 @attrs.frozen
 class Account:
-    """`number`: a short ID for addresses. `rate_limit`: requests per second. None for `rate_limit` and `plan`: the default."""
+    """`number`: a short ID for addresses. `rate_limit`: requests per second. None for `rate_limit` and `plan`: the default.
+
+    `ramp`: recipients per day while the account is new; None: not limited. `trusted_at`: since when the operator trusts it.
+    """
 
     id: UUID
     number: int
@@ -34,6 +43,8 @@ class Account:
     suspended_at: datetime | None
     created_at: datetime
     plan: str | None = None
+    ramp: int | None = None
+    trusted_at: datetime | None = None
 
 
 class Accounts:
@@ -42,23 +53,47 @@ class Accounts:
         self._clock = clock
         self._notifications = notifications
 
-    async def create(self, name: str, rate_limit: int | None = None, notify: str | None = None) -> Account:
-        """`notify`: the address for notifications by this service."""
-        now = unix(self._clock)
-        [row] = await self._pool.rows(CREATE, (uuid7(now), name, rate_limit, datetime.fromtimestamp(now, UTC), notify))
-        return Account(*row)
+    async def create(
+        self, name: str, rate_limit: int | None = None, notify: str | None = None, *, ramp: int | None = None, trusted: bool = False,
+        line: Callable[[UUID], Line] | None = None,
+    ) -> Account:  # fmt: skip
+        """`notify`: the address for notifications by this service. `ramp`: recipients per day for the time being.
 
-    async def notify(self, account_id: UUID, address: str | None) -> bool:
+        `line`: for the audit log.
+        """
+        now = unix(self._clock)
+        at = datetime.fromtimestamp(now, UTC)
+        values = (uuid7(now), name, rate_limit, at, notify, None if trusted else ramp, at, at if trusted else None)
+
+        async def create(tx: Transaction) -> Account:
+            [row] = await tx.rows(CREATE, values)
+            account = Account(**COLUMNS.read(row))
+            await write(tx, [] if line is None else [line(account.id)], now)
+            return account
+
+        return await self._pool.transact(create)
+
+    async def notify(self, account_id: UUID, address: str | None, lines: Sequence[Line] = ()) -> bool:
         """Change the address for notifications; whether the account exists."""
-        return await self._pool.run(NOTIFY, (address, account_id)) > 0
+        return await changed(self._pool, unix(self._clock), lines, NOTIFY, (address, account_id)) > 0
+
+    async def networks(self, account_id: UUID) -> list[str]:
+        """From which members can open the account in the dashboard; empty: from any."""
+        rows = await self._pool.rows("SELECT dashboard_networks FROM accounts WHERE id = %s", (account_id,))
+        return list(rows[0][0]) if rows else []
+
+    async def restrict(self, account_id: UUID, networks: Sequence[str], lines: Sequence[Line] = ()) -> None:
+        """Change these networks."""
+        sql = "UPDATE accounts SET dashboard_networks = %s WHERE id = %s"
+        await changed(self._pool, unix(self._clock), lines, sql, (list(networks), account_id))
 
     async def get(self, account_id: UUID) -> Account | None:
         rows = await self._pool.rows(GET, (account_id,))
-        return Account(*rows[0]) if rows else None
+        return Account(**COLUMNS.read(rows[0])) if rows else None
 
     async def numbered(self, number: int) -> Account | None:
         rows = await self._pool.rows(NUMBERED, (number,))
-        return Account(*rows[0]) if rows else None
+        return Account(**COLUMNS.read(rows[0])) if rows else None
 
     async def suspend(self, account_id: UUID, suspended: bool = True) -> bool:
         """Suspend an account or resume it; whether it exists."""
@@ -69,4 +104,4 @@ class Accounts:
         return found
 
     async def list(self) -> list[Account]:
-        return [Account(*row) for row in await self._pool.rows(LIST)]
+        return [Account(**COLUMNS.read(row)) for row in await self._pool.rows(LIST)]

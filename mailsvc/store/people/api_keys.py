@@ -16,13 +16,15 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.clock import unix
+from mailsvc.clock import unix, utc
 from mailsvc.store.cache import Cache
+from mailsvc.store.domains.values import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.sql import Columns
 
 Permission = Literal["full_access", "sending_access"]
 
@@ -31,17 +33,39 @@ ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM, CHECK = 32, 6
 HINT = 9  # first characters of a key, stored to recognise it
 
-_CALLER = """
-SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL, a.plan
-FROM api_keys k JOIN accounts a ON a.id = k.account_id
-WHERE k.revoked_at IS NULL AND """
-FIND, FIND_BY_ID = _CALLER + "k.hash = %s", _CALLER + "k.id = %s"
+_CALLER = Columns.of(
+    account_id="k.account_id",
+    key_id="k.id",
+    permission="k.permission",
+    domain_id="k.domain_id",
+    rate_limit="a.rate_limit",
+    suspended="a.suspended_at IS NOT NULL",
+    plan="a.plan",
+    ramp="a.ramp",
+    networks="k.networks",
+)
+LIVE = "(k.expires_at IS NULL OR k.expires_at > %s)"
+_FIND = f"SELECT {_CALLER} FROM api_keys k JOIN accounts a ON a.id = k.account_id WHERE k.revoked_at IS NULL AND {LIVE} AND "
+FIND, FIND_BY_ID = _FIND + "k.hash = %s", _FIND + "k.id = %s"
 CREATE = """
-INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, created_by)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s::uuid, (SELECT created_by FROM api_keys WHERE id = %s)))
+INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s::uuid, (SELECT created_by FROM api_keys WHERE id = %s)))
 """
-LIST = """
-SELECT k.id, k.name, k.hint, k.permission, k.domain_id, k.created_at, k.last_used_at, k.created_by, u.email
+_VIEW = Columns.of(
+    id="k.id",
+    name="k.name",
+    hint="k.hint",
+    permission="k.permission",
+    domain_id="k.domain_id",
+    created_at="k.created_at",
+    last_used_at="k.last_used_at",
+    created_by="k.created_by",
+    creator="u.email",
+    expires_at="k.expires_at",
+    networks="k.networks",
+)
+LIST = f"""
+SELECT {_VIEW}
 FROM api_keys k LEFT JOIN users u ON u.id = k.created_by WHERE k.account_id = %s AND k.revoked_at IS NULL"""
 RENAME = "UPDATE api_keys SET name = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
@@ -58,6 +82,8 @@ class Caller:
     rate_limit: int | None
     suspended: bool = False
     plan: str | None = None  # None: the default of the settings
+    ramp: int | None = None  # recipients per day while the account is new; None: no such limit
+    networks: tuple[str, ...] = attrs.field(default=(), converter=tuple)  # from which the key can be used (net/allow_list); empty: from any
 
 
 @attrs.frozen
@@ -73,6 +99,8 @@ class KeyView:
     last_used_at: datetime | None  # to about a minute; over SMTP, when a session ended
     created_by: UUID | None = None  # the user who created it, or who created the key that it was created with
     creator: str | None = None  # their address
+    expires_at: datetime | None = None  # when it stops working; None: never
+    networks: tuple[str, ...] = attrs.field(default=(), converter=tuple)  # from which it can be used; empty: from any
 
 
 class Keys:
@@ -91,7 +119,8 @@ class Keys:
 
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
-        *, created_by: UUID | None = None, created_with: UUID | None = None,
+        *, created_by: UUID | None = None, created_with: UUID | None = None, expires_at: datetime | None = None,
+        networks: Sequence[str] = (),
     ) -> tuple[UUID, str]:  # fmt: skip
         """Create a key. Returns its ID and the key, which is not stored.
 
@@ -100,8 +129,8 @@ class Keys:
         now = unix(self._clock)
         key_id, token = uuid7(now), new_token()
         at = datetime.fromtimestamp(now, UTC)
-        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, at, created_by, created_with)
-        await changed(self._pool, now, lines, CREATE, stored)
+        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, at, expires_at, list(networks))
+        await changed(self._pool, now, lines, CREATE, (*stored, created_by, created_with))
         self._callers.changed()  # the cache may have a miss
         return key_id, token
 
@@ -123,17 +152,23 @@ class Keys:
     async def get(self, account_id: UUID, key_id: UUID) -> KeyView | None:
         """An active key."""
         rows = await self._pool.rows(LIST + " AND k.id = %s", (account_id, key_id))
-        return KeyView(*rows[0]) if rows else None
+        return KeyView(**_VIEW.read(rows[0])) if rows else None
 
     async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[KeyView], bool]:
         """Active keys, newest first, and whether there are more."""
         end, edge = page.where("k.id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
-        return [KeyView(*row) for row in rows], has_more
+        return [KeyView(**_VIEW.read(row)) for row in rows], has_more
 
     async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
-        rows = await self._pool.rows(statement, (key,))
-        return Caller(*rows[0]) if rows else None
+        rows = await self._pool.rows(statement, (utc(self._clock), key))
+        return Caller(**_CALLER.read(rows[0])) if rows else None
+
+
+def described(name: str, permission: Permission, domain: Domain | None, expires_at: datetime | None, networks: Sequence[str] = ()) -> str:
+    """A new key, for the audit log."""
+    until = "" if expires_at is None else f", until {expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{name} ({', '.join([permission, *([domain.name] if domain else []), *networks])}{until})"
 
 
 def digest(token: str) -> bytes:

@@ -1,32 +1,40 @@
 """The audit log of an account: who did what, and from where. Entries are only added.
 
-A line is written in the transaction of its change, so neither exists without the other.
+A line is written in the transaction of its change, so neither exists without the other. It becomes part of the account's hash chain
+(store/audit) right before the commit: the head of the chain is the last row that a transaction locks, so transactions of one account wait
+for each other only while they commit, and cannot deadlock.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
 from mailsvc.clock import unix
+from mailsvc.store.audit import chain
+from mailsvc.store.audit.chain import Committed, Link
 from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.connection import Params
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import statement
 
-COLUMNS = "account_id, id, at, user_id, actor, address, action, subject"
-ADD = f"INSERT INTO audit ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-# The key's name is read with the change, so the log has its name at that time.
-ADD_BY_KEY = f"""
-INSERT INTO audit ({COLUMNS})
-SELECT %s, %s, %s, %s, 'API key ' || k.name || ' (' || k.hint || '…)', %s, %s, %s FROM api_keys k WHERE k.id = %s
-"""
-ADD_EVERYWHERE = f"INSERT INTO audit ({COLUMNS}) SELECT m.account_id, %s, %s, %s, %s, %s, %s, %s FROM members m WHERE m.user_id = %s"
+Kind = Literal["member", "key", "operator", "service", "visitor"]
+
+INSTALLATION = UUID(int=0)  # the account of what concerns no account alone, or all of them
+OPERATOR = "the operator"
+SERVICE = "mailsvc"
+
+APPEND = statement("mailsvc.store.people", "append_audit")
+KEY_NAME = "SELECT name, hint FROM api_keys WHERE id = %s"
+ACCOUNTS = "SELECT account_id FROM members WHERE user_id = %s"
+ERASED = "(erased)"
 OLDER = """
-SELECT id, at, actor, address, action, subject FROM audit
+SELECT id, at, coalesce(actor, %s), coalesce(address, %s), action, coalesce(subject, %s) FROM audit_entries
 WHERE account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s
 """
 PAGE = 500
@@ -58,6 +66,22 @@ class Line:
     subject: str = ""
     key_id: UUID | None = None
 
+    @property
+    def kind(self) -> Kind:
+        return "key" if self.key_id is not None else kind_of(self.user_id, self.actor)
+
+
+def kind_of(user_id: UUID | None, actor: str) -> Kind:
+    """Who somebody is that uses no API key."""
+    if user_id is not None:
+        return "member"
+    return "operator" if actor == OPERATOR else "service" if actor == SERVICE else "visitor"
+
+
+def by_operator(account_id: UUID, action: str, subject: str = "") -> Line:
+    """An entry for what the operator does with a command."""
+    return Line(account_id, None, None, OPERATOR, "", action, subject)
+
 
 class Audit:
     def __init__(self, pool: Pool, clock: Any) -> None:
@@ -73,7 +97,7 @@ class Audit:
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Entry], bool]:
         """Newest first, older than `after`, and whether there are more."""
-        rows = await self._pool.rows(OLDER, (account_id, after, after, limit + 1))
+        rows = await self._pool.rows(OLDER, (ERASED, ERASED, ERASED, account_id, after, after, limit + 1))
         return [Entry(*row) for row in rows[:limit]], len(rows) > limit
 
     async def all(self, account_id: UUID) -> AsyncIterator[Sequence[Entry]]:
@@ -88,23 +112,33 @@ class Audit:
 
 
 async def write(tx: Transaction, lines: Sequence[Line], now: float) -> None:
+    """Have the lines written at the end of the transaction. The names in them are those of this moment."""
     for line in lines:
-        row = (
-            uuid7(now),
-            datetime.fromtimestamp(now, UTC),
-            line.user_id,
-            line.actor[:320],
-            line.address[:100],
-            line.action,
-            line.subject[:500],
-        )
-        if line.person is not None:
-            await tx.run(ADD_EVERYWHERE, (*row, line.person))
-        elif line.key_id is not None:
-            id_, at, user_id, _, *rest = row
-            await tx.run(ADD_BY_KEY, (line.account_id, id_, at, user_id, *rest, line.key_id))
-        else:
-            await tx.run(ADD, (line.account_id, *row))
+        accounts = [line.account_id] if line.person is None else [id_ for (id_,) in await tx.rows(ACCOUNTS, (line.person,))]
+        actor = line.actor if line.key_id is None else await _key(tx, line.key_id)
+        for account_id in accounts:
+            assert account_id is not None
+            tx.at_end(account_id, partial(_append, attrs.evolve(line, account_id=account_id, actor=actor), now))
+
+
+async def _key(tx: Transaction, key_id: UUID) -> str:
+    rows = await tx.rows(KEY_NAME, (key_id,))
+    return f"API key {rows[0][0]} ({rows[0][1]}…)" if rows else "a deleted API key"
+
+
+async def _append(line: Line, now: float, tx: Transaction) -> None:
+    assert line.account_id is not None
+    actor, address, subject = (Committed.to(text) for text in (line.actor[:320], line.address[:100], line.subject[:500]))
+    link = Link(
+        line.account_id, uuid7(now), datetime.fromtimestamp(now, UTC), line.user_id, line.kind, line.action,
+        actor.hash, address.hash, subject.hash,
+    )  # fmt: skip
+    texts = {
+        "actor": actor.text, "actor_salt": actor.salt, "address": address.text, "address_salt": address.salt,
+        "subject": subject.text, "subject_salt": subject.salt,
+    }  # fmt: skip
+    given = attrs.asdict(link, recurse=False) | texts | {"start": chain.start(link.account_id), "digest": link.digest()}
+    await tx.run(APPEND, given)
 
 
 async def changed(pool: Pool, now: float, lines: Sequence[Line], sql: str, params: Params) -> int:

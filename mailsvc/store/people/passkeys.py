@@ -12,9 +12,11 @@ import attrs
 from mailsvc.clock import unix, utc
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
+from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
-COLUMNS = "id, user_id, credential, public_key, sign_count, backed_up, name, created_at, used_at"
+COLUMNS = Columns.named("id", "user_id", "credential", "public_key", "sign_count", "backed_up", "name", "created_at", "used_at")
 ADD = f"INSERT INTO passkeys ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, NULL) ON CONFLICT (credential) DO NOTHING"
 OF = f"SELECT {COLUMNS} FROM passkeys WHERE user_id = %s ORDER BY id"
 FIND = f"SELECT {COLUMNS} FROM passkeys WHERE credential = %s"
@@ -89,6 +91,8 @@ class Passkeys:
         return await self._pool.transact(remove)
 
 
-def _passkey(row: Sequence[Any]) -> Passkey:
-    id, user_id, credential, public_key, *rest = row
-    return Passkey(id, user_id, bytes(credential), bytes(public_key), *rest)
+def _passkey(row: Row) -> Passkey:
+    values = COLUMNS.read(row)
+    for name in ("credential", "public_key"):
+        values[name] = bytes(values[name])
+    return Passkey(**values)

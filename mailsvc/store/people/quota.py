@@ -9,38 +9,13 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.sql import Columns, statement
 
 Period = Literal["day", "month"]
 
-# A new period starts at zero; a process whose clock is behind leases from the new one. An account without a row starts with what it sent in
-# this period.
-LEASE = """
-INSERT INTO quota AS q (account_id, period, starts, most, taken, granted)
-SELECT %(account_id)s, %(period)s, %(starts)s, %(most)s, f.used + f.granted, f.granted
-FROM (
-    SELECT u.used, CASE WHEN %(most)s - u.used >= %(need)s THEN least(%(wanted)s, %(most)s - u.used) ELSE 0 END AS granted
-    FROM (
-        SELECT CASE WHEN EXISTS (SELECT FROM quota WHERE account_id = %(account_id)s AND period = %(period)s) THEN 0 ELSE (
-            SELECT coalesce(sum(count), 0) FROM rollups
-            WHERE account_id = %(account_id)s AND hour >= %(starts)s::date::timestamp AT TIME ZONE 'UTC' AND type = 'email.sent'
-        ) END AS used
-    ) u
-) f
-ON CONFLICT (account_id, period) DO UPDATE SET
-    starts = greatest(q.starts, excluded.starts),
-    most = excluded.most,
-    warned = CASE WHEN q.starts < excluded.starts THEN 0 ELSE q.warned END,
-    taken = CASE
-        WHEN q.starts < excluded.starts THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
-        ELSE q.taken + CASE WHEN %(most)s - q.taken >= %(need)s THEN least(%(wanted)s, %(most)s - q.taken) ELSE 0 END
-    END,
-    granted = CASE
-        WHEN q.starts < excluded.starts THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
-        ELSE CASE WHEN %(most)s - q.taken >= %(need)s THEN least(%(wanted)s, %(most)s - q.taken) ELSE 0 END
-    END
-RETURNING granted, taken
-"""
+LEASE = statement("mailsvc.store.people", "lease_quota")
 # Ordered to avoid deadlocks. Leases of a past period are dropped.
 GIVE_BACK = """
 WITH given AS (
@@ -51,12 +26,23 @@ WITH given AS (
 UPDATE quota q SET taken = greatest(0, q.taken - l.count) FROM locked l WHERE q.account_id = l.account_id AND q.period = l.period
 """
 TAKEN = "SELECT period, taken FROM quota WHERE account_id = %s AND (period, starts) IN (('day', %s), ('month', %s))"
-NEAR = """
-SELECT q.account_id, a.number, a.name, q.period, q.starts, q.taken, q.most, q.warned, coalesce(
-    (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
-     WHERE m.account_id = q.account_id AND m.role = 'admin'),
-    array_remove(ARRAY[a.notify], NULL)
+_NEAR = Columns.of(
+    account_id="q.account_id",
+    number="a.number",
+    name="a.name",
+    period="q.period",
+    starts="q.starts",
+    taken="q.taken",
+    most="q.most",
+    warned="q.warned",
+    admins="""coalesce(
+        (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
+         WHERE m.account_id = q.account_id AND m.role = 'admin'),
+        array_remove(ARRAY[a.notify], NULL)
+    )""",
 )
+NEAR = f"""
+SELECT {_NEAR}
 FROM quota q JOIN accounts a ON a.id = q.account_id
 WHERE (q.period, q.starts) IN (('day', %s), ('month', %s)) AND q.taken * 100 >= q.most * %s
 ORDER BY q.account_id, q.period
@@ -100,12 +86,12 @@ class Quota:
 
     async def near(self, day: date, month: date, percent: int) -> Sequence[Near]:
         """Accounts that have used at least `percent` of a quota."""
-        return [Near(*row) for row in await self.pool.rows(NEAR, (day, month, percent))]
+        return [Near(**_NEAR.read(row)) for row in await self.pool.rows(NEAR, (day, month, percent))]
 
     async def warned(self, near: Near, percent: int) -> None:
         """Record that the admins were warned in this period."""
         await self.pool.run(WARNED, (percent, near.account_id, near.period, near.starts))
 
-    async def plan(self, account_id: UUID, plan: str | None) -> None:
+    async def plan(self, account_id: UUID, plan: str | None, now: float = 0.0, lines: Sequence[Line] = ()) -> None:
         """Change an account's plan. Its usage stays."""
-        await self.pool.run(PLAN, (plan, account_id))
+        await changed(self.pool, now, lines, PLAN, (plan, account_id))

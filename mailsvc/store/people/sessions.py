@@ -16,6 +16,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, NewUser, Role, Taken, User, add, end_access
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
 Stage = Literal["password", "whole"]
 Purpose = Literal["sign-up", "reset", "sign-in", "invite"]
@@ -27,17 +28,32 @@ BEGIN = """
 INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
+_SESSION = Columns.of(
+    hash="s.hash",
+    id="s.id",
+    user_id="s.user_id",
+    account_id="s.account_id",
+    stage="s.stage",
+    created_at="s.created_at",
+    seen_at="s.seen_at",
+    proved_at="s.proved_at",
+    email="u.email",
+    name="u.name",
+    second_factor=f"u.totp_at IS NOT NULL OR {PASSKEY.format('u')}",
+    account="a.name",
+    role="m.role",
+    mfa_required="a.mfa_since IS NOT NULL",
+    networks="a.dashboard_networks",
+)
 FIND = f"""
-SELECT s.hash, s.id, s.user_id, s.account_id, s.stage, s.created_at, s.seen_at, s.proved_at, u.email, u.name,
-       u.totp_at IS NOT NULL OR {PASSKEY.format("u")},
-       a.name, m.role, a.mfa_since IS NOT NULL
+SELECT {_SESSION}
 FROM sessions s JOIN users u ON u.id = s.user_id
 LEFT JOIN (members m JOIN accounts a ON a.id = m.account_id) ON m.account_id = s.account_id AND m.user_id = s.user_id
-WHERE s.hash = %s AND s.expires_at > %s AND s.seen_at > %s AND (s.stage = 'whole' OR s.created_at > %s)
+WHERE s.hash = %s AND s.expires_at > %s AND s.created_at > %s AND s.seen_at > %s AND (s.stage = 'whole' OR s.created_at > %s)
 """
 LIST = """
 SELECT id, address, agent, created_at, seen_at FROM sessions
-WHERE user_id = %s AND stage = 'whole' AND expires_at > %s AND seen_at > %s ORDER BY seen_at DESC, id
+WHERE user_id = %s AND stage = 'whole' AND expires_at > %s AND created_at > %s AND seen_at > %s ORDER BY seen_at DESC, id
 """
 MAKE_LINK = """
 INSERT INTO links (hash, purpose, email, account_id, role, created_by, created_at, expires_at, id)
@@ -80,6 +96,7 @@ class Session:
     account: str | None
     role: Role | None
     mfa_required: bool | None
+    networks: Sequence[str] | None  # from which the account's pages can be opened; empty: from any
 
 
 @attrs.frozen
@@ -139,10 +156,10 @@ class Sessions:
     async def find(self, secret: str) -> Session | None:
         """The session, noted as alive."""
         now = self._now()
-        rows = await self._pool.rows(FIND, (digest(secret), now, now - self._idle, now - HALF))
+        rows = await self._pool.rows(FIND, (digest(secret), now, now - self._longest, now - self._idle, now - HALF))
         if not rows:
             return None
-        session = Session(*rows[0])
+        session = Session(**_SESSION.read(rows[0]))
         if now - session.seen_at >= SEEN_EVERY:
             await self._pool.run("UPDATE sessions SET seen_at = %s WHERE hash = %s", (now, session.hash))
         return session
@@ -157,7 +174,7 @@ class Sessions:
 
     async def list(self, user_id: UUID) -> list[SessionView]:
         now = self._now()
-        return [SessionView(*row) for row in await self._pool.rows(LIST, (user_id, now, now - self._idle))]
+        return [SessionView(*row) for row in await self._pool.rows(LIST, (user_id, now, now - self._longest, now - self._idle))]
 
     async def end(self, hash: bytes, lines: Sequence[Line] = ()) -> None:
         await self._changed(lines, "DELETE FROM sessions WHERE hash = %s", (hash,))

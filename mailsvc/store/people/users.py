@@ -16,11 +16,22 @@ from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.identities import Identity, connect
 from mailsvc.store.people.passkeys import END_CODES, LOCK
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
 Role = Literal["admin", "member"]
 
 PASSKEY = "EXISTS (SELECT FROM passkeys p WHERE p.user_id = {}.id)"
-COLUMNS = f"id, email, name, password, totp_at IS NOT NULL, totp_step, created_at, signed_in_at, {PASSKEY.format('users')}"
+COLUMNS = Columns.of(
+    id="id",
+    email="email",
+    name="name",
+    password="password",  # noqa: S106  a column
+    totp="totp_at IS NOT NULL",
+    totp_step="totp_step",
+    created_at="created_at",
+    signed_in_at="signed_in_at",
+    passkey=PASSKEY.format("users"),
+)
 GET = f"SELECT {COLUMNS} FROM users WHERE id = %s"
 NAMED = f"SELECT {COLUMNS} FROM users WHERE email = %s"
 CREATE = f"""
@@ -44,8 +55,17 @@ ACCOUNTS = """
 SELECT a.id, a.name, m.role, a.mfa_since IS NOT NULL FROM members m JOIN accounts a ON a.id = m.account_id
 WHERE m.user_id = %s ORDER BY m.created_at, a.id
 """
+_MEMBER = Columns.of(
+    user_id="u.id",
+    email="u.email",
+    name="u.name",
+    role="m.role",
+    second_factor=f"u.totp_at IS NOT NULL OR {PASSKEY.format('u')}",
+    signed_in_at="u.signed_in_at",
+    since="m.created_at",
+)
 MEMBERS = f"""
-SELECT u.id, u.email, u.name, m.role, u.totp_at IS NOT NULL OR {PASSKEY.format("u")}, u.signed_in_at, m.created_at
+SELECT {_MEMBER}
 FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = %s ORDER BY m.created_at, u.id
 """
 # Locks the admins of an account, so that two of them cannot remove each other concurrently.
@@ -53,7 +73,9 @@ ADMINS = "SELECT user_id FROM members WHERE account_id = %s AND role = 'admin' O
 REMOVE = "DELETE FROM members WHERE account_id = %s AND user_id = %s"
 END_SESSIONS = "DELETE FROM sessions WHERE account_id = %s AND user_id = %s"
 SET_ROLE = "UPDATE members SET role = %s WHERE account_id = %s AND user_id = %s"
-CHANGE_ACCOUNT = "UPDATE accounts SET name = %s, mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END WHERE id = %s"
+CHANGE_ACCOUNT = """
+UPDATE accounts SET name = %s, mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END, dashboard_networks = %s WHERE id = %s
+"""
 PROPOSE_TOTP = "UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL"
 TAKE_TOTP = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
 END_TOTP = "UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s"
@@ -145,7 +167,7 @@ class Users:
     async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
         """`keep`: end all access that the old password could have given, except the session with this SHA-256.
 
-        None: the same password is only hashed anew.
+        None: the same password is only hashed again.
         """
 
         async def change(tx: Transaction) -> None:
@@ -169,7 +191,7 @@ class Users:
         return [Membership(*row) for row in await self._pool.rows(ACCOUNTS, (user_id,))]
 
     async def members(self, account_id: UUID) -> list[Member]:
-        return [Member(*row) for row in await self._pool.rows(MEMBERS, (account_id,))]
+        return [Member(**_MEMBER.read(row)) for row in await self._pool.rows(MEMBERS, (account_id,))]
 
     async def join(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
         """Add a member; false if they already were one."""
@@ -205,9 +227,9 @@ class Users:
 
         return await self._pool.transact(change)
 
-    async def change_account(self, account_id: UUID, name: str, mfa: bool, lines: Sequence[Line] = ()) -> None:
-        """Change the name, and whether members need a second factor."""
-        await self._changed(lines, CHANGE_ACCOUNT, (name, mfa, self._now(), account_id))
+    async def change_account(self, account_id: UUID, name: str, mfa: bool, networks: Sequence[str], lines: Sequence[Line] = ()) -> None:
+        """Change the name, whether members need a second factor, and from which networks they can open its pages (empty: any)."""
+        await self._changed(lines, CHANGE_ACCOUNT, (name, mfa, self._now(), list(networks), account_id))
 
     # The second factor
 
@@ -288,7 +310,7 @@ class Users:
 
     async def _one(self, sql: str, key: object) -> User | None:
         rows = await self._pool.rows(sql, (key,))
-        return User(*rows[0]) if rows else None
+        return User(**COLUMNS.read(rows[0])) if rows else None
 
     def _now(self) -> datetime:
         return utc(self._clock)
@@ -301,9 +323,10 @@ async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
 async def add(tx: Transaction, email: str, new: NewUser, now: datetime) -> User:
     """Create a user within the caller's transaction. If it raises Taken, the transaction must be rolled back."""
     rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now))
-    if not rows or (new.identity is not None and not await connect(tx, rows[0][0], new.identity, now)):
+    user = User(**COLUMNS.read(rows[0])) if rows else None
+    if user is None or (new.identity is not None and not await connect(tx, user.id, new.identity, now)):
         raise Taken
-    return User(*rows[0])
+    return user
 
 
 async def end_access(tx: Transaction, user_id: UUID, keep: bytes) -> None:

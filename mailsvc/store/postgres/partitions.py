@@ -18,6 +18,7 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 TABLES = (
     "emails", "messages", "events", "attempts", "event_log", "receipts", "webhook_messages", "webhook_attempts", "request_log",
+    "hits",
 )  # fmt: skip
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
@@ -40,10 +41,15 @@ class PartitionMaker:
 
 async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> list[str]:
     """Create missing partitions from yesterday on. Returns their names. Several processes may do so at the same time."""
-    made = []
+    created = []
     for wanted in days(now, days_ahead):
-        made += await pool.transact(partial(_make, wanted=wanted))
-    return made
+        created += await pool.transact(partial(_make, wanted=wanted))
+    return created
+
+
+async def ensure_day(pool: Pool, day: datetime) -> None:
+    """Create missing partitions of one day."""
+    await pool.transact(partial(_make, wanted=_statements(day)))
 
 
 async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:
@@ -58,8 +64,11 @@ async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:
 def days(now: datetime, days_ahead: int = DAYS_AHEAD) -> list[dict[str, str]]:
     """For each day, the statement that creates each partition, by the partition's name."""
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    wanted = [today + timedelta(days=n) for n in range(-1, days_ahead + 1)]
-    return [{name_of(table, day): _statement(table, day) for table in TABLES} for day in wanted]
+    return [_statements(today + timedelta(days=n)) for n in range(-1, days_ahead + 1)]
+
+
+def _statements(day: datetime) -> dict[str, str]:
+    return {name_of(table, day): _statement(table, day) for table in TABLES}
 
 
 def name_of(table: str, day: datetime) -> str:

@@ -52,6 +52,18 @@ class Transaction:
         self._connection = connection
         self._pool = pool
         self._begun = self._busy = self._ended = False
+        self._at_end: list[tuple[Any, Callable[[Transaction], Awaitable[None]]]] = []
+
+    def at_end(self, order: Any, do: Callable[[Transaction], Awaitable[None]]) -> None:
+        """Have `do` called right before the commit, for rows that many transactions change: they are locked last, and in this order."""
+        self._at_end.append((order, do))
+
+    async def finish(self) -> None:
+        """Call what `at_end` was given."""
+        while self._at_end:
+            waiting, self._at_end = sorted(self._at_end, key=lambda each: each[0]), []
+            for _, do in waiting:
+                await do(self)
 
     async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
         return (await self._execute(sql, params)).rows
@@ -223,6 +235,7 @@ class Pool:
             transaction = Transaction(connection, self)
             try:
                 result = await fn(transaction)
+                await transaction.finish()
             except BaseException:
                 await transaction.rollback()
                 raise

@@ -15,9 +15,12 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.mail.envelope import StoredEnvelope
+from mailsvc.store.broadcasts.personal import PersonalEmail, read_personal
 from mailsvc.store.events import events
+from mailsvc.store.events.event_data import Bounce, Failure
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue import claims_sql, holds
 from mailsvc.store.queue.holds import FOREVER, Hold, HoldState, Slowdown
@@ -62,10 +65,14 @@ class Leased:
 
 @attrs.frozen
 class Claimed:
-    """The result of a claim: recipients, and messages with their stored envelopes by email ID."""
+    """The result of a claim: recipients, and messages with their stored envelopes by email ID.
+
+    `personal`: what emails of broadcasts are composed from.
+    """
 
     rows: list[Leased]
     messages: Mapping[UUID, tuple[bytes, StoredEnvelope]] = attrs.field(factory=dict, repr=False)
+    personal: Mapping[UUID, PersonalEmail] = attrs.field(factory=dict, repr=False)
 
 
 @attrs.frozen
@@ -101,12 +108,21 @@ class Queue:
     async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, message_bytes: int = 0) -> Claimed:
         """Lease due recipients, transactional mail first: up to `wanted` per destination, and other due recipients of the same emails.
 
-        Messages of emails without an attempt are returned too, if all of them have at most `message_bytes`.
+        Messages of emails without an attempt are returned too, if all of them have at most `message_bytes`. What is composed instead of
+        being stored is read at once for all: as each is sent, one after the other, it would take a statement each.
         """
         rows = await self._pool.rows(claims_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, message_bytes))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
         messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None}
-        return Claimed([Leased(*row[:14]) for row in rows], messages)
+        personal = await self._personal([(row[0], row[1]) for row in rows if row[17] is not None])
+        return Claimed([Leased(*row[:14]) for row in rows], messages, personal)
+
+    async def _personal(self, keys: Sequence[tuple[UUID, UUID]]) -> Mapping[UUID, PersonalEmail]:
+        """Without it, each is read when it is sent."""
+        try:
+            return {email.email_id: email for email in await read_personal(self._pool, keys)} if keys else {}
+        except StoreError:
+            return {}
 
     async def release(
         self,
@@ -161,7 +177,7 @@ class Queue:
 
         async def fail(tx: Transaction) -> int:
             rows = await tx.rows(claims_sql.TAKE_OF_DOMAIN, (domain_id, limit))
-            await events.write(tx, [_stopped(now, reason, *row) for row in rows])
+            await events.write(tx, [stopped(now, reason, *row) for row in rows])
             return len(rows)
 
         return await self._pool.transact(fail)
@@ -180,6 +196,10 @@ class Queue:
         await holds.lift(self._pool, region, destination, paused)
         if paused:
             await holds.faster(self._pool, region, destination)
+
+    async def end_wait(self, region: str, destination: str) -> None:
+        """A source address may send there again."""
+        await holds.end_wait(self._pool, region, destination)
 
     async def slow(self, region: str, name: str, slowdown: Slowdown, now: datetime) -> None:
         """Slow down sending to a destination, or to all of a provider's."""
@@ -220,14 +240,14 @@ def _expired(
     now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None, notify: int | None
 ) -> NewEvent:
     if status in ("queued", "scheduled"):  # never attempted
-        data: dict[str, object] = {"reason": "It could not be sent before it expired."}
-        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, data, notify)
-    data = {"type": "Transient", "sub_type": "General", "reply": f"It could not be delivered before it expired. {reason or ''}".strip()}
-    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, data, notify)
+        failure = Failure(f"It could not be sent before it expired. {reason or ''}".strip())
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, failure.stored(), notify)
+    bounce = Bounce("Transient", "General", f"It could not be delivered before it expired. {reason or ''}".strip())
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, bounce.stored(), notify)
 
 
-def _stopped(now: datetime, reason: str, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str) -> NewEvent:
+def stopped(now: datetime, reason: str, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str) -> NewEvent:
+    """The event of a recipient that was removed from the queue."""
     if status in ("queued", "scheduled"):  # never attempted
-        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, {"reason": reason})
-    data: dict[str, object] = {"type": "Transient", "sub_type": "General", "reply": reason}
-    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, data)
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, Failure(reason).stored())
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, Bounce("Transient", "General", reason).stored())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
 import attrs
 
+from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.pool import Pool, Transaction
 
-HoldState = Literal["backoff", "paused"]
+HoldState = Literal["backoff", "paused", "source"]  # by failure; by the operator or a rule; no source address may send there
 
 EVERYTHING = "*"  # the name for all destinations of a region
 FOREVER = datetime.max.replace(tzinfo=UTC)  # until it is lifted; infinity in the table, which no datetime can represent
@@ -22,6 +23,7 @@ ON CONFLICT (region, name) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, until = excluded.until, failures = excluded.failures, changed_at = now()
 WHERE %s OR d.state = 'backoff' OR d.until < excluded.until
 """
+END_WAIT = "DELETE FROM destinations WHERE region = %s AND name = %s AND state = 'source'"
 
 HOLD_ALL = """
 INSERT INTO destinations (region, name, state, reason, until, failures)
@@ -80,14 +82,18 @@ async def lift(pool: Pool, region: str, destination: str, paused: bool) -> None:
     await pool.run(LIFT, (region, destination, paused))
 
 
+async def end_wait(pool: Pool, region: str, destination: str) -> None:
+    await pool.run(END_WAIT, (region, destination))
+
+
 async def hold_everything(tx: Transaction, reason: str, region: str) -> None:
     """Hold all mail of this region and of every other one that has mail, domains or processes."""
     await tx.run(HOLD_ALL, (EVERYTHING, reason, FOREVER, region))
 
 
-async def release_everything(pool: Pool) -> int:
+async def release_everything(pool: Pool, now: float, lines: Sequence[Line] = ()) -> int:
     """End the holds of all regions. Returns their number."""
-    return await pool.run(RELEASE_ALL, (EVERYTHING,))
+    return await changed(pool, now, lines, RELEASE_ALL, (EVERYTHING,))
 
 
 async def read(pool: Pool, region: str) -> Mapping[str, Hold]:

@@ -6,7 +6,7 @@ pause of an email changes its rows in the queue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.ids import uuid7_seconds
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims_sql import BY_INDEX
 from mailsvc.store.sql import Columns, statement
@@ -23,9 +24,11 @@ DESTINATIONS = statement("mailsvc.store.queue", "destinations")
 PAUSES = "SELECT account_id, reason, least(until, '9999-12-31 23:59:59.999999+00') FROM account_pauses WHERE until > %s"
 PAUSE_ACCOUNT = """
 INSERT INTO account_pauses (account_id, reason, until) VALUES (%s, %s, %s)
-ON CONFLICT (account_id) DO UPDATE SET reason = excluded.reason, until = excluded.until
+ON CONFLICT (account_id) DO UPDATE SET reason = excluded.reason, until = excluded.until, automatic = false
 """
 RESUME_ACCOUNT = "DELETE FROM account_pauses WHERE account_id = %s"
+COUNT_AGAIN = "UPDATE accounts SET counted_from = %s WHERE id = %s"  # else, the same bounces would hold it again (store/people/abuse)
+PAUSE_OF = "SELECT reason FROM account_pauses WHERE account_id = %s AND until > %s"
 
 _WAITING = "lease IS NULL AND status <> 'scheduled'"
 PAUSE_EMAIL = f"UPDATE queue SET next_at = %s, reason = %s WHERE email_id = %s AND {_WAITING}"
@@ -90,26 +93,42 @@ class Operating:
         """Paused accounts: why, and until when."""
         return {account: (reason, until) for account, reason, until in await self._pool.rows(PAUSES, (now,))}
 
-    async def pause_account(self, account_id: UUID, reason: str, until: datetime) -> None:
-        await self._pool.run(PAUSE_ACCOUNT, (account_id, reason, until))
+    async def pause_of(self, account_id: UUID, now: datetime) -> str | None:
+        """Why an account is paused; None if it is not."""
+        rows = await self._pool.rows(PAUSE_OF, (account_id, now))
+        return rows[0][0] if rows else None
 
-    async def resume_account(self, account_id: UUID, now: datetime) -> int:
+    async def pause_account(self, account_id: UUID, reason: str, until: datetime, now: datetime, lines: Sequence[Line] = ()) -> None:
+        await changed(self._pool, now.timestamp(), lines, PAUSE_ACCOUNT, (account_id, reason, until))
+
+    async def resume_account(self, account_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> int:
         """Returns how many recipients are due again."""
 
         async def resume(tx: Transaction) -> int:
             await tx.run(RESUME_ACCOUNT, (account_id,))  # waits for processes that are giving mail back because of it
+            await tx.run(COUNT_AGAIN, (now, account_id))
+            await write(tx, lines, now.timestamp())
             return await tx.run(NOW_ACCOUNT, (now, account_id, now))
 
         return await self._pool.transact(resume)
 
-    async def pause_email(self, email_id: UUID, reason: str, until: datetime) -> tuple[int, int]:
+    async def account_of(self, email_id: UUID) -> UUID | None:
+        """The account of a queued email."""
+        rows = await self._pool.rows("SELECT account_id FROM queue WHERE email_id = %s LIMIT 1", (email_id,))
+        return rows[0][0] if rows else None
+
+    async def record(self, line: Line, now: datetime) -> None:
+        """Write to the audit log what changes no account alone, before it is done."""
+        await self._pool.transact(lambda tx: write(tx, [line], now.timestamp()))
+
+    async def pause_email(self, email_id: UUID, reason: str, until: datetime, now: datetime, lines: Sequence[Line] = ()) -> tuple[int, int]:
         """Returns how many recipients are paused, and how many are being sent to right now."""
-        paused = await self._pool.run(PAUSE_EMAIL, (until, reason, email_id))
+        paused = await changed(self._pool, now.timestamp(), lines, PAUSE_EMAIL, (until, reason, email_id))
         [(sending,)] = await self._pool.rows(SENDING, (email_id,))
         return paused, sending
 
-    async def retry_email(self, email_id: UUID, now: datetime) -> int:
-        return await self._pool.run(NOW_EMAIL, (now, email_id, now))
+    async def retry_email(self, email_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> int:
+        return await changed(self._pool, now.timestamp(), lines, NOW_EMAIL, (now, email_id, now))
 
     async def retry_account(self, account_id: UUID, now: datetime) -> int:
         return await self._pool.run(NOW_ACCOUNT, (now, account_id, now))

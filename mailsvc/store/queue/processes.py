@@ -218,7 +218,7 @@ class ProcessRegistration:
         _own_ids.discard(number)
 
     def announce(self, notifications: Notifications) -> None:
-        """Notify other processes of this one and recount when others arrive, so that shared limits are divided anew at once."""
+        """Notify other processes of this one and recount when others arrive, so that shared limits are divided again at once."""
         notifications.listen(CHANNEL, self._recount)
         notifications.notify(CHANNEL)
 

@@ -18,6 +18,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
+from mailsvc.store.events.event_data import Bounce, Delay, Delivery, Failure
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import SUCCESS
 from mailsvc.store.mail.inserts import document, shard
@@ -62,6 +63,7 @@ class Settlement:
     `attempt` is None if none of them reached SMTP. `signature` is the DKIM header block of the first attempt, given if a recipient is
     still waiting and none is stored: later attempts send the same bytes.
     `passed_on`: the server accepted the DSN options and will itself report the delivery to the sender (3461 §5.2).
+    `brief`: of a broadcast's email. If it is delivered, the attempt is stored with the event, without the transcript.
     """
 
     account_id: UUID
@@ -73,6 +75,7 @@ class Settlement:
     attempt: AttemptRecord | None
     signature: bytes | None = attrs.field(default=None, repr=False)
     passed_on: bool = False
+    brief: bool = False
 
 
 class Settling:
@@ -120,41 +123,42 @@ def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
         whole |= {"host": settlement.attempt.host, "source": settlement.attempt.source}
     at = settlement.at.timestamp()
     own = [{"recipient": o.recipient, "event_id": uuid7(at), "fault": int(o.fault)} | _outcome(o.outcome, at) for o in settlement.outcomes]
+    if (data := _brief(settlement)) is not None:
+        own[0]["data"] = data
     return [whole | each for each in own]
+
+
+def _brief(settlement: Settlement) -> dict[str, object] | None:
+    """What the event has instead of an attempt with a transcript, if the only recipient of a broadcast's email got it."""
+    attempt = settlement.attempt
+    if not settlement.brief or attempt is None or len(settlement.outcomes) != 1:
+        return None
+    outcome = settlement.outcomes[0].outcome
+    if not isinstance(outcome, Delivered):
+        return None
+    facts = {"host": attempt.host, "address": attempt.address, "tls": attempt.tls, "source": attempt.source}
+    found: dict[str, object] = {name: value for name, value in facts.items() if value is not None}
+    return Delivery(outcome.reply, found | {"seconds": round(attempt.seconds, 3)}).stored()
 
 
 def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
     """The columns with the outcome for a recipient. Without a status it leaves the queue."""
     match outcome:
         case Delivered(reply):
-            return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
+            return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": Delivery(reply).stored()}
         case Bounced():
-            columns = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
+            columns = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": Bounce.of(outcome).stored()}
             return columns | _class(outcome.meaning) | ({"suppression": uuid7(at)} if outcome.suppress else {})
         case Failed(reason):
-            return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
+            return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": Failure(reason).stored()}
         case Deferred(reason, next_at, meaning):
             return _waits("deferred", "delayed", reason, next_at, meaning)
         case Uncertain(reason, next_at):
             return _waits("uncertain", "uncertain", reason, next_at)
 
 
-def bounce(outcome: Bounced) -> dict[str, object]:
-    """The data of a bounce event."""
-    data = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
-    return data | meant(outcome.meaning)
-
-
-def meant(meaning: Meaning | None) -> dict[str, object]:
-    """A meaning as data of an event."""
-    if meaning is None:
-        return {}
-    return {"class": meaning.kind, "rule": meaning.rule, "party": meaning.party, "advice": meaning.advice}
-
-
 def _waits(outcome: str, status: str, reason: str, next_at: datetime, meaning: Meaning | None = None) -> dict[str, object]:
-    data = {"reason": reason, "next_at": next_at} | meant(meaning)
-    event = {"type": "email.delivery_delayed", "data": data} | _class(meaning)
+    event = {"type": "email.delivery_delayed", "data": Delay(reason, next_at, meaning).stored()} | _class(meaning)
     return {"outcome": outcome, "reply": reason, "status": status, "reason": reason, "next_at": next_at} | event
 
 
@@ -166,8 +170,8 @@ def _class(meaning: Meaning | None) -> dict[str, object]:
 def _email_row(n: int, settlement: Settlement) -> dict[str, object]:
     """The row for the email, once for all recipients of a settlement."""
     row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
-    if settlement.attempt is not None:
-        row |= attrs.asdict(settlement.attempt, filter=lambda field, _: field.name != "source")
+    if settlement.attempt is not None and _brief(settlement) is None:
+        row |= attrs.asdict(settlement.attempt)
     if settlement.signature is not None:
         row["signature"] = settlement.signature.decode("ascii")
     return row

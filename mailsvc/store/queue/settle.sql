@@ -49,7 +49,7 @@ WITH given AS MATERIALIZED (
 ), once AS MATERIALIZED (
     SELECT * FROM json_to_recordset($2) AS o(
         n integer, account_id uuid, email_id uuid, attempt_id uuid, host text, address text, tls text, started_at timestamptz,
-        seconds real, transcript text, signature text
+        seconds real, transcript text, source text, signature text
     )
     JOIN (
         SELECT n, array_agg(recipient ORDER BY recipient) AS recipients, array_agg(outcome ORDER BY recipient) AS outcomes,
@@ -59,9 +59,9 @@ WITH given AS MATERIALIZED (
     ) a USING (n)
 ), tried AS (
     INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, classes, rules, host, address, tls, started_at,
-                          seconds, transcript)
+                          seconds, transcript, source)
     SELECT account_id, email_id, attempt_id, recipients, outcomes, replies, classes, rules, host, address, tls, started_at, seconds,
-           transcript
+           transcript, source
     FROM once WHERE attempt_id IS NOT NULL
 ), signed AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)

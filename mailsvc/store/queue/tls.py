@@ -1,10 +1,13 @@
-"""Stored MTA-STS policies, and the TLS counts for reports (TLS-RPT)."""
+"""Stored MTA-STS policies, the TLS counts for reports (TLS-RPT), and which of these reports were sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 
+import attrs
+
+from mailsvc.mail.reports.tls_report import TlsRow
 from mailsvc.store.postgres.pool import Pool
 
 POLICY = "SELECT policy_id, policy, fetched_at, expires_at FROM mta_sts WHERE domain = %s"
@@ -19,12 +22,36 @@ INSERT INTO tls_results AS t (day, domain, policy, host, result, sessions)
 SELECT * FROM unnest(%s::date[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
 ON CONFLICT (day, domain, policy, host, result) DO UPDATE SET sessions = t.sessions + excluded.sessions
 """
+# Domains with counts whose report was not tried yet, or has to be tried again. Of several processes, one gets each. After the last try,
+# next_at is null.
+DUE = """
+INSERT INTO tls_reports AS t (day, domain, tries, next_at)
+SELECT r.day, r.domain, 1, (%(again)s::timestamptz[])[1] FROM (SELECT DISTINCT day, domain FROM tls_results WHERE day = ANY (%(days)s)) r
+LEFT JOIN tls_reports s ON s.day = r.day AND s.domain = r.domain
+WHERE s.domain IS NULL OR s.next_at <= %(now)s ORDER BY r.day, r.domain LIMIT %(limit)s
+ON CONFLICT (day, domain) DO UPDATE SET tries = t.tries + 1, next_at = (%(again)s::timestamptz[])[t.tries + 1] WHERE t.next_at <= %(now)s
+RETURNING day, domain
+"""
+FINISH = "UPDATE tls_reports SET next_at = NULL WHERE day = %s AND domain = %s"
+RESULTS = """
+SELECT policy, host, result, sessions FROM tls_results WHERE day = %s AND domain = %s
+ORDER BY sessions DESC, policy, host, result LIMIT 1000
+"""
 SWEEP = "DELETE FROM mta_sts WHERE expires_at < %s"
 SWEEP_RESULTS = "DELETE FROM tls_results WHERE day < %s"
+SWEEP_REPORTS = "DELETE FROM tls_reports WHERE day < %s"
+
+
+@attrs.frozen
+class Due:
+    """A report that has to be sent now."""
+
+    day: date
+    domain: str
 
 
 class TlsRecords:
-    """The tables mta_sts and tls_results."""
+    """The tables mta_sts, tls_results and tls_reports."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -43,7 +70,22 @@ class TlsRecords:
         if rows:
             await self._pool.run(ADD, tuple(list(column) for column in zip(*rows, strict=True)))
 
+    async def due_reports(self, days: Sequence[date], now: datetime, again: Sequence[datetime], limit: int) -> Sequence[Due]:
+        """Reports about these days that are due. `again`: when they are due again, after the first try, the second one, and so on."""
+        named = {"days": list(days), "now": now, "again": list(again), "limit": limit}
+        return [Due(*row) for row in await self._pool.rows(DUE, named)]
+
+    async def finish_report(self, day: date, domain: str) -> None:
+        """It is not tried again."""
+        await self._pool.run(FINISH, (day, domain))
+
+    async def results(self, day: date, domain: str) -> dict[TlsRow, int]:
+        """The counts of a day."""
+        rows = await self._pool.rows(RESULTS, (day, domain))
+        return {TlsRow(domain, policy, host, result): sessions for policy, host, result, sessions in rows}
+
     async def sweep(self, now: datetime, keep: timedelta) -> int:
         """Delete expired policies and old counts. Returns the number of policies."""
-        await self._pool.run(SWEEP_RESULTS, ((now - keep).date(),))
+        for statement in (SWEEP_RESULTS, SWEEP_REPORTS):
+            await self._pool.run(statement, ((now - keep).date(),))
         return await self._pool.run(SWEEP, (now,))

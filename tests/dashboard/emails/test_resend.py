@@ -13,8 +13,8 @@ from twisted.internet.task import Clock
 
 from mailsvc.dashboard.emails.resend import NotSent, Resend
 from mailsvc.intake import COUNTED, Admitted
-from mailsvc.mail.envelope import EMPTY
 from mailsvc.settings.plans import Exhausted
+from mailsvc.store.mail.envelope import EMPTY
 
 MESSAGE = b"From: a@example.com\r\nTo: b@example.net\r\nSubject: Hi\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
 USED_UP = Exhausted("day", 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
@@ -24,7 +24,7 @@ USED_UP = Exhausted("day", 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
 def test_a_resent_email_counts_against_the_quota(answer: Any) -> None:
     submitted: list[Any] = []
 
-    class World:
+    class Rig:
         async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False, lines: Any = ()) -> Any:
             submitted.append((caller, *emails))
             assert [*lines] == [f"sent as {emails[0].content.email_id}"]
@@ -33,12 +33,12 @@ def test_a_resent_email_counts_against_the_quota(answer: Any) -> None:
         async def get(self, account_id: UUID) -> Any:
             return SimpleNamespace(suspended_at=None, plan="free")
 
-    world: Any = World()
+    rig: Any = Rig()
     email: Any = SimpleNamespace(
         account_id=UUID(int=1), email_id=UUID(int=2), domain_id=UUID(int=3), envelope=EMPTY, headers={}, tags=(), bulk=False
     )  # fmt: skip
     results: list[Any] = []
-    again = Resend(world, world, world.get, Clock())
+    again = Resend(rig, rig, rig.get, Clock())
     Deferred.fromCoroutine(again.send(email, MESSAGE, ["b@example.net"], "once", lambda sent: cast(Any, f"sent as {sent}"))).addBoth(
         results.append
     )

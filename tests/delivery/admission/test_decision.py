@@ -38,7 +38,7 @@ lanes = st.builds(
         ({"emails": 20}, "process full"),
     ],
 )
-def test_reserve_tells_the_reason(changes: dict[str, Any], reason: str) -> None:
+def test_each_reservation_has_a_reason(changes: dict[str, Any], reason: str) -> None:
     decision = ADMISSION.reserve(attrs.evolve(EMAIL, **changes))
     assert (decision.reason, decision.admitted) == (reason, reason == "admitted")
     assert decision.full == reason.endswith("full")
@@ -61,7 +61,7 @@ def test_reserve_tells_the_reason(changes: dict[str, Any], reason: str) -> None:
         ({"slots_left": 0}, "no slot", None),
     ],
 )
-def test_connect_tells_the_reason_and_the_time(changes: dict[str, Any], reason: str, wait: float | None) -> None:
+def test_a_connection_that_is_not_opened_has_a_reason_and_a_time(changes: dict[str, Any], reason: str, wait: float | None) -> None:
     assert ADMISSION.connect(attrs.evolve(LANE, **changes)) == Decision(reason == "admitted", reason, wait)  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def test_connect_tells_the_reason_and_the_time(changes: dict[str, Any], reason: 
         ({"slot_wanted": True, "transactional": False}, 1, None, "others wait"),
     ],
 )
-def test_keep_tells_the_reason(changes: dict[str, Any], sent: int, limit: int | None, reason: str) -> None:
+def test_a_connection_that_is_not_kept_has_a_reason(changes: dict[str, Any], sent: int, limit: int | None, reason: str) -> None:
     assert ADMISSION.keep(attrs.evolve(LANE, **changes), True, sent, limit).reason == reason
     assert ADMISSION.keep(attrs.evolve(LANE, **changes), False, sent, limit).reason == "connection closed"
 

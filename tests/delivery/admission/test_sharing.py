@@ -80,7 +80,7 @@ def test_a_third_of_the_slots_is_kept_for_proven_destinations() -> None:
     assert [taken(slots, False, wake) for _ in range(8)] == [True] * 6 + [False] * 2
     assert [taken(slots, True, wake) for _ in range(4)] == [True] * 3 + [False]
     slots.give_back()
-    assert woken == ["new"]  # once, however often it asked
+    assert woken == ["new"]  # once, however often it was called
     slots.give_back()
     assert woken == ["new"]
 

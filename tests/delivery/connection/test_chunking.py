@@ -15,7 +15,7 @@ from mailsvc.delivery.shaping import BadRules, Provider, Shaping
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.smtp.server.session import Limits, Listener, Session
-from tests.delivery.fakes import MESSAGE, World, lost, number, taken
+from tests.delivery.fakes import MESSAGE, DeliveryRig, lost, number, taken
 from tests.delivery.test_loopback import Site, named, script
 from tests.smtp.harness import Recorder
 
@@ -76,12 +76,12 @@ NOT_BIG = Shaping({"big": Provider("big", (".com",), chunking=False)})
     [(False, shaping.NO_RULES, ["data"] * 2), (True, NOT_BIG, ["data"] * 2), (True, shaping.NO_RULES, ["bdat", "together"])],
 )
 def test_the_client_is_told_the_manner(setting: bool, rules: Shaping, manners: list[str]) -> None:
-    world = World(rules, chunking=setting)
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com")
-    world.start().run(2)
-    world.store.add(2, "bob@example.com")
-    world.run(2)
+    rig = DeliveryRig(rules, chunking=setting)
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(2)
+    rig.store.add(2, "bob@example.com")
+    rig.run(2)
     assert server.manners == manners
 
 
@@ -89,15 +89,15 @@ def test_the_client_is_told_the_manner(setting: bool, rules: Shaping, manners: l
 
 
 def test_an_unknown_bdat_costs_no_attempt_even_after_a_dead_connection() -> None:
-    world = World()
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "bob@example.com")
-    world.start().run(2)
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(2)
     answers = [{"stale": True}, {"stale": True, "unchunked": True}]
     server.answer = lambda envelope: attrs.evolve(lost(envelope, "no"), **answers.pop(0)) if answers else taken(envelope)
-    world.store.add(2, "bob@example.com", destination="mx.example.com")
-    world.run(2)
-    assert world.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
+    rig.store.add(2, "bob@example.com", destination="mx.example.com")
+    rig.run(2)
+    assert rig.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
     assert server.manners == ["bdat", "together", "together", "data"]
 
 

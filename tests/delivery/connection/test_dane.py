@@ -11,18 +11,18 @@ from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Delivered
 from tests.delivery.connection.test_mta_sts import Given
-from tests.delivery.fakes import World
+from tests.delivery.fakes import DeliveryRig
 
 GOOD = Tlsa(3, 1, 1, b"x" * 32)
 NAME = "_25._tcp.mx.example.com"
 
 
-def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = True, **settings: Any) -> tuple[World, Any]:
-    """A world in which all answers are validated by DNSSEC, and TLSA lookups return `found`."""
-    world = World(dane=dane, **settings)
-    server = world.server("example.com", "1.1.1.1")
+def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = True, **settings: Any) -> tuple[DeliveryRig, Any]:
+    """Delivery with DNS answers that are validated by DNSSEC, and TLSA lookups return `found`."""
+    rig = DeliveryRig(dane=dane, **settings)
+    server = rig.server("example.com", "1.1.1.1")
     server.tls = "TLSv1.3"
-    asked: list[str] = []
+    queries: list[str] = []
 
     async def exchangers(domain: str) -> Any:
         return Records(domain, (Mx(10, "mx.example.com"),), mx)
@@ -31,23 +31,23 @@ def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = T
         return Records(host, ("1.1.1.1",), address)
 
     async def tlsa(name: str) -> Any:
-        asked.append(name)
+        queries.append(name)
         return found
 
-    world.names.mx, world.names.addresses, world.names.tlsa = exchangers, addresses, tlsa  # type: ignore[method-assign]
-    world.store.add(1, "x@example.com")
-    world.start().run(3)
-    server.asked = asked
-    return world, server
+    rig.names.mx, rig.names.addresses, rig.names.tlsa = exchangers, addresses, tlsa  # type: ignore[method-assign]
+    rig.store.add(1, "x@example.com")
+    rig.start().run(3)
+    server.queries = queries
+    return rig, server
 
 
 def test_usable_tlsa_records_verify_the_certificate() -> None:
-    world, server = secured(Records(NAME, (GOOD,), True))
-    assert isinstance(world.store.last(1), Delivered)
+    rig, server = secured(Records(NAME, (GOOD,), True))
+    assert isinstance(rig.store.last(1), Delivered)
     [how] = server.dialled
     assert (how.mode, how.tlsa) == ("dane", (GOOD,))
-    assert server.asked == [NAME]
-    attempt = world.store.settled[0].attempt
+    assert server.queries == [NAME]
+    attempt = rig.store.settled[0].attempt
     assert attempt is not None
     assert attempt.tls == "TLSv1.3, certificate verified by DANE"
 
@@ -69,14 +69,14 @@ def test_unusable_tlsa_records_require_tls() -> None:
     ],
 )
 def test_records_without_dnssec_change_nothing(found: Any, settings: dict[str, Any]) -> None:
-    world, server = secured(found, **settings)
-    assert isinstance(world.store.last(1), Delivered)
+    rig, server = secured(found, **settings)
+    assert isinstance(rig.store.last(1), Delivered)
     assert [how.mode for how in server.dialled] == ["opportunistic"]
 
 
 def test_a_failed_tlsa_lookup_makes_the_host_unreachable() -> None:
-    world, server = secured(Temporary("SERVFAIL"))
-    outcome = world.store.last(1)
+    rig, server = secured(Temporary("SERVFAIL"))
+    outcome = rig.store.last(1)
     assert isinstance(outcome, Later)
     assert "The TLSA records of mx.example.com could not be looked up" in outcome.reason.replace("the TLSA", "The TLSA")
     assert server.dialled == []
@@ -84,6 +84,6 @@ def test_a_failed_tlsa_lookup_makes_the_host_unreachable() -> None:
 
 def test_dane_takes_precedence_over_mta_sts() -> None:
     policies = Given({"example.com": Policy("enforce", 86400, ("elsewhere.example.com",))})
-    world, server = secured(Records(NAME, (GOOD,), True), policies=policies)
-    assert isinstance(world.store.last(1), Delivered)
+    rig, server = secured(Records(NAME, (GOOD,), True), policies=policies)
+    assert isinstance(rig.store.last(1), Delivered)
     assert [how.mode for how in server.dialled] == ["dane"]

@@ -16,7 +16,7 @@ from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
-from tests.delivery.fakes import START, World, lost, taken
+from tests.delivery.fakes import START, DeliveryRig, lost, taken
 
 ENFORCE = "version: STSv1\nmode: enforce\nmx: mx.example.com\nmax_age: 604800\n"
 
@@ -50,7 +50,7 @@ class Web:
     async def keep_policy(self, domain: str, *row: Any) -> None:
         self.stored[domain] = row
 
-    def ask(self, domain: str = "example.com") -> Policy | None:
+    def lookup(self, domain: str = "example.com") -> Policy | None:
         found: list[Any] = []
         Deferred.fromCoroutine(self.policies.of({domain})).addCallback(found.append)
         assert found, "it waits"
@@ -59,51 +59,51 @@ class Web:
 
 def test_a_policy_is_fetched_once_and_shared_with_other_processes() -> None:
     web = Web()
-    assert web.ask() == Policy("enforce", 604800, ("mx.example.com",))
+    assert web.lookup() == Policy("enforce", 604800, ("mx.example.com",))
     web.clock.advance(3600)
-    assert web.ask() is not None
+    assert web.lookup() is not None
     assert web.fetched == ["https://mta-sts.example.com/.well-known/mta-sts.txt"]
     other = Web()
     other.stored = web.stored
-    assert other.ask() == web.ask()
+    assert other.lookup() == web.lookup()
     assert other.fetched == []
 
 
 def test_a_policy_is_fetched_for_a_new_id_and_each_day() -> None:
     web = Web()
-    web.ask()
+    web.lookup()
     web.records = Records("x", ("v=STSv1; id=2;",))
     web.file = ENFORCE.replace("enforce", "testing")
     web.clock.advance(61)
-    found = web.ask()
+    found = web.lookup()
     assert found is not None
     assert found.mode == "testing"
     web.clock.advance(86500)
-    web.ask()
+    web.lookup()
     assert len(web.fetched) == 3
 
 
 @pytest.mark.parametrize("gone", [NxDomain("x"), Temporary("no answer"), Records("x", ())])
 def test_a_stored_policy_applies_without_the_record(gone: Any) -> None:
     web = Web()
-    web.ask()
+    web.lookup()
     web.records = gone
     web.clock.advance(604000)
-    assert web.ask() is not None
+    assert web.lookup() is not None
     web.clock.advance(1000)
-    assert web.ask() is None
+    assert web.lookup() is None
 
 
 def test_a_failed_fetch_keeps_the_stored_policy_and_is_not_repeated_at_once() -> None:
     web = Web()
-    web.ask()
+    web.lookup()
     web.records, web.file = Records("x", ("v=STSv1; id=2;",)), NotFetched("HTTP status 302")
     for _ in range(4):
         web.clock.advance(61)
-        assert web.ask() is not None
+        assert web.lookup() is not None
     assert len(web.fetched) == 2
     web.clock.advance(120)
-    web.ask()
+    web.lookup()
     assert len(web.fetched) == 3
     assert list(web.tls_counts.counts.values()) == [2]
     assert next(iter(web.tls_counts.counts))[1:] == ("example.com", "sts", "", "sts-policy-fetch-error")
@@ -113,13 +113,13 @@ def test_a_policy_that_cannot_be_fetched_does_not_apply() -> None:
     for file in (NotFetched("no answer"), "nonsense"):
         web = Web()
         web.file = file
-        assert web.ask() is None
+        assert web.lookup() is None
     web = Web()
     web.file = ENFORCE.replace("enforce", "none")
-    assert web.ask() is None
+    assert web.lookup() is None
     web = Web()
     web.records = NxDomain("x")
-    assert web.ask() is None
+    assert web.lookup() is None
     assert web.fetched == []
 
 
@@ -148,87 +148,87 @@ class Given:
         return [(domain, self.policies[domain]) for domain in sorted(domains) if domain in self.policies]
 
 
-def world_with(mode: Any = "enforce", mx: str = "mx.example.com", **settings: Any) -> World:
-    return World(policies=Given({"example.com": Policy(mode, 86400, (mx,))}), **settings)
+def rig_with(mode: Any = "enforce", mx: str = "mx.example.com", **settings: Any) -> DeliveryRig:
+    return DeliveryRig(policies=Given({"example.com": Policy(mode, 86400, (mx,))}), **settings)
 
 
 def test_an_enforced_policy_requires_a_verified_connection_and_the_attempt_shows_it() -> None:
-    world = world_with()
-    server = world.server("example.com", "1.1.1.1")
+    rig = rig_with()
+    server = rig.server("example.com", "1.1.1.1")
     server.tls = "TLSv1.3 TLS_AES_256_GCM_SHA384"
     for email in (1, 2):
-        world.store.add(email, "x@example.com")
-    world.start().run(3)
-    assert isinstance(world.store.last(1), Delivered)
-    attempt = world.store.settled[0].attempt
+        rig.store.add(email, "x@example.com")
+    rig.start().run(3)
+    assert isinstance(rig.store.last(1), Delivered)
+    attempt = rig.store.settled[0].attempt
     assert attempt is not None
     assert attempt.tls == "TLSv1.3 TLS_AES_256_GCM_SHA384, certificate verified by its authority"
-    world.store.add(3, "x@example.com")
-    world.run(3)
+    rig.store.add(3, "x@example.com")
+    rig.run(3)
     assert "verified" in [how.mode for how in server.dialled]
 
 
 @pytest.mark.parametrize("what", ["clear", "untrusted", "not named"])
 def test_an_enforced_policy_that_is_not_met_defers_with_a_reason(what: str) -> None:
-    world = world_with(mx="other.example.com" if what == "not named" else "mx.example.com")
-    server = world.server("example.com", "1.1.1.1")
+    rig = rig_with(mx="other.example.com" if what == "not named" else "mx.example.com")
+    server = rig.server("example.com", "1.1.1.1")
     server.tls = None if what == "clear" else "TLSv1.3"
     server.untrusted = what == "untrusted"
-    world.store.add(1, "x@example.com")
-    world.start().run(3)
-    outcome = world.store.last(1)
+    rig.store.add(1, "x@example.com")
+    rig.start().run(3)
+    outcome = rig.store.last(1)
     assert isinstance(outcome, Later)
     assert "example.com requires it by MTA-STS" in outcome.reason
     assert server.mails == []
-    assert world.store.hold_rows == {}  # others may go there
-    results = {key[4] for key in world.delivery.attempts.tls_counts.counts}
+    assert rig.store.hold_rows == {}  # others may go there
+    results = {key[4] for key in rig.delivery.attempts.tls_counts.counts}
     assert results == {{"clear": "starttls-not-supported", "untrusted": "certificate-host-mismatch"}.get(what, "validation-failure")}
 
 
 def test_a_testing_policy_changes_nothing() -> None:
-    world = world_with("testing", mx="other.example.com")
-    server = world.server("example.com", "1.1.1.1")
-    world.store.add(1, "x@example.com")
-    world.start().run(3)
-    assert isinstance(world.store.last(1), Delivered)
+    rig = rig_with("testing", mx="other.example.com")
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "x@example.com")
+    rig.start().run(3)
+    assert isinstance(rig.store.last(1), Delivered)
     assert [how.mode for how in server.dialled] == ["opportunistic"]
 
 
 def test_another_host_is_tried_to_meet_the_policy() -> None:
-    world = world_with(mx="mx2.example.com")
-    first = world.server("example.com", "1.1.1.1", preference=1)
-    second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
+    rig = rig_with(mx="mx2.example.com")
+    first = rig.server("example.com", "1.1.1.1", preference=1)
+    second = rig.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
     first.tls = second.tls = "TLSv1.3"
-    world.store.add(1, "x@example.com")
-    world.start().run(3)
-    assert isinstance(world.store.last(1), Delivered)
+    rig.store.add(1, "x@example.com")
+    rig.start().run(3)
+    assert isinstance(rig.store.last(1), Delivered)
     assert (len(first.mails), len(second.mails)) == (0, 1)
 
 
 def test_mail_of_a_domain_that_requires_tls_needs_a_verified_server_or_waits() -> None:
-    world = World()
-    world.sending.tls_required = True
-    server = world.server("example.com", "1.1.1.1")
+    rig = DeliveryRig()
+    rig.sending.tls_required = True
+    server = rig.server("example.com", "1.1.1.1")
     server.tls, server.untrusted = "TLSv1.3", True
-    world.store.add(1, "x@example.com", expires=7200.0)
-    world.start().run(3)
-    outcome = world.store.last(1)
+    rig.store.add(1, "x@example.com", expires=7200.0)
+    rig.start().run(3)
+    outcome = rig.store.last(1)
     assert isinstance(outcome, Later)
     assert "the sending domain requires it" in outcome.reason
     server.untrusted = False
-    world.run(100)
-    assert isinstance(world.store.last(1), Delivered)
+    rig.run(100)
+    assert isinstance(rig.store.last(1), Delivered)
 
 
 def test_mail_without_a_policy_is_sent_while_other_mail_waits_for_tls() -> None:
-    world = world_with()
-    world.names.mxs["other.example"] = [(10, "mx.example.com")]
-    server = world.server("example.com", "1.1.1.1")
+    rig = rig_with()
+    rig.names.mxs["other.example"] = [(10, "mx.example.com")]
+    server = rig.server("example.com", "1.1.1.1")
     for email in range(1, 11):
-        world.store.add(email, "x@example.com" if email % 2 else "x@other.example")
-    world.start().run(5)
-    assert {isinstance(world.store.last(email), Delivered) for email in range(2, 11, 2)} == {True}
-    assert {isinstance(world.store.last(email), Later) for email in range(1, 11, 2)} == {True}
+        rig.store.add(email, "x@example.com" if email % 2 else "x@other.example")
+    rig.start().run(5)
+    assert {isinstance(rig.store.last(email), Delivered) for email in range(2, 11, 2)} == {True}
+    assert {isinstance(rig.store.last(email), Later) for email in range(1, 11, 2)} == {True}
     assert len(server.mails) == 5
 
 
@@ -236,21 +236,21 @@ def test_mail_without_a_policy_is_sent_while_other_mail_waits_for_tls() -> None:
 
 
 def test_after_no_reply_the_same_host_gets_the_same_bytes_five_minutes_later() -> None:
-    world = World(idle_seconds=1.0)
-    first = world.server("example.com", "1.1.1.1", preference=1)
-    second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
-    world.store.add(1, "x@example.com")
+    rig = DeliveryRig(idle_seconds=1.0)
+    first = rig.server("example.com", "1.1.1.1", preference=1)
+    second = rig.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
+    rig.store.add(1, "x@example.com")
     second.answer = lambda envelope: lost(envelope, "the connection was lost", sent_dot=True)
     first.greeting = _refusing
-    world.start().run(5)
+    rig.start().run(5)
     [once] = second.mails
     first.greeting = lambda: None
     second.answer = taken
-    world.run(1000)
-    assert [mail.octets for mail in second.mails] == [once.octets, once.octets]
+    rig.run(1000)
+    assert [mail.data for mail in second.mails] == [once.data, once.data]
     assert second.mails[1].at - once.at >= 300
     assert first.mails == []
-    assert isinstance(world.store.last(1), Delivered)
+    assert isinstance(rig.store.last(1), Delivered)
 
 
 def _refusing() -> Any:
@@ -269,13 +269,13 @@ def test_after_a_refusal_the_same_source_is_used() -> None:
     sources = Sources(
         [Source("192.0.2.1", "one.example"), Source("192.0.2.2", "two.example")], pick=lambda found, weights: found[next(turns)]
     )
-    world = World(sources=sources, idle_seconds=1.0)
-    server = world.server("example.com", "1.1.1.1")
+    rig = DeliveryRig(sources=sources, idle_seconds=1.0)
+    server = rig.server("example.com", "1.1.1.1")
     server.answer = lambda envelope: answered(envelope, Reply(451, "greylisted", "4.7.1"), "rcpt")
-    world.store.add(1, "x@example.com")
-    world.start().run(5)
+    rig.store.add(1, "x@example.com")
+    rig.start().run(5)
     server.answer = taken
-    world.run(1000)
-    assert isinstance(world.store.last(1), Delivered)
-    assert [settled.attempt.source for settled in world.store.settled if settled.attempt] == ["192.0.2.1", "192.0.2.1"]
-    assert not isinstance(world.store.last(1), Bounced)
+    rig.run(1000)
+    assert isinstance(rig.store.last(1), Delivered)
+    assert [settled.attempt.source for settled in rig.store.settled if settled.attempt] == ["192.0.2.1", "192.0.2.1"]
+    assert not isinstance(rig.store.last(1), Bounced)

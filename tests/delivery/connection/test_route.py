@@ -97,7 +97,7 @@ def test_operator_routes_come_before_dns() -> None:
     assert resolve(nothing, "TWO.example", routes) == Route("127.0.0.1:2526", (Host("127.0.0.1", 2526),), operator=True)
     assert resolve(nothing, "other.example", routes) == Route("smarthost.example:25", (Host("smarthost.example", 25),), operator=True)
     assert resolve(nothing, "localhost", routes).operator
-    assert not nothing.asked
+    assert not nothing.lookups
     assert operator_route("smtp://[::1]:2526").destination == "[::1]:2526"
 
 
@@ -117,7 +117,7 @@ def test_routes_are_cached_and_read_without_waiting() -> None:
     assert isinstance(routes.cached("Two.example"), Route)
     clock.advance(299)
     Deferred.fromCoroutine(routes.resolve("two.example"))
-    assert dns.asked["two.example"] == 1
+    assert dns.lookups["two.example"] == 1
     clock.advance(2)
     assert routes.cached("two.example") is None
     Deferred.fromCoroutine(routes.resolve("servfail.example"))

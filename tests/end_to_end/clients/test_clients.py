@@ -137,13 +137,13 @@ def test_node_batch(node: Node, sender: str) -> None:
 
 
 def test_node_keys_domains_logs_usage(node: Node) -> None:
-    made = node.call("apiKeys.create", {"name": "from node"})
-    uuids(made["id"])
-    assert made["token"].startswith("ms_")
-    assert made["id"] in [key["id"] for key in node.call("apiKeys.list")["data"]]
+    created = node.call("apiKeys.create", {"name": "from node"})
+    uuids(created["id"])
+    assert created["token"].startswith("ms_")
+    assert created["id"] in [key["id"] for key in node.call("apiKeys.list")["data"]]
     assert len(node.call("apiKeys.list", {"limit": 1})["data"]) == 1
-    assert node.call("apiKeys.update", made["id"], {"name": "renamed"}) == {"object": "api_key", "id": made["id"]}
-    assert node.call("apiKeys.remove", made["id"])["deleted"] is True
+    assert node.call("apiKeys.update", created["id"], {"name": "renamed"}) == {"object": "api_key", "id": created["id"]}
+    assert node.call("apiKeys.remove", created["id"])["deleted"] is True
     domain = node.call("domains.create", {"name": "node.example.org", "customReturnPath": "bounces"})
     assert domain["status"] == "not_started" and domain["records"] and "object" not in domain
     assert node.call("domains.get", domain["id"])["object"] == "domain"
@@ -167,25 +167,25 @@ def test_node_logs(node: Node, daemon: Daemon) -> None:
 
 
 def test_node_webhooks_and_suppressions(node: Node, daemon: Daemon) -> None:
-    made = node.call("webhooks.create", {"endpoint": "https://hook.example.com/x", "events": ["email.sent", "suppression.added"]})
-    assert made["signing_secret"].startswith("whsec_")
-    assert node.call("webhooks.get", made["id"])["signing_secret"] == made["signing_secret"]
-    assert made["id"] in [hook["id"] for hook in node.call("webhooks.list")["data"]]
-    assert node.call("webhooks.rotateSigningSecret", made["id"])["signing_secret"] != made["signing_secret"]
+    created = node.call("webhooks.create", {"endpoint": "https://hook.example.com/x", "events": ["email.sent", "suppression.added"]})
+    assert created["signing_secret"].startswith("whsec_")
+    assert node.call("webhooks.get", created["id"])["signing_secret"] == created["signing_secret"]
+    assert created["id"] in [hook["id"] for hook in node.call("webhooks.list")["data"]]
+    assert node.call("webhooks.rotateSigningSecret", created["id"])["signing_secret"] != created["signing_secret"]
     added = node.call("suppressions.add", {"email": "node@example.net"})
     assert node.call("suppressions.get", "node@example.net")["id"] == added["id"]
     assert added["id"] in [one["id"] for one in node.call("suppressions.list", {"origin": "manual"})["data"]]
-    daemon.until(f"/webhooks/{made['id']}/events", daemon.facts["api_key"], lambda body: bool(body["data"]))
-    [event, *_] = node.call("webhooks.events.list", {"webhookId": made["id"]})["data"]
-    which = {"webhookId": made["id"], "eventId": event["id"]}
+    daemon.until(f"/webhooks/{created['id']}/events", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    [event, *_] = node.call("webhooks.events.list", {"webhookId": created["id"]})["data"]
+    which = {"webhookId": created["id"], "eventId": event["id"]}
     assert node.call("webhooks.events.get", which)["payload"]["type"] == "suppression.added"
     assert node.call("webhooks.events.replay", which) == {"object": "webhook_event", "id": event["id"]}
     assert node.call("webhooks.events.attempts.list", which)["object"] == "list"
     assert node.call("suppressions.remove", added["id"])["deleted"] is True
     assert len(node.call("suppressions.batch.add", {"emails": ["a@example.net", "b@example.net"]})["data"]) == 2
     assert len(node.call("suppressions.batch.remove", {"emails": ["a@example.net", "b@example.net"]})["data"]) == 2
-    assert node.call("webhooks.update", made["id"], {"status": "disabled"}) == {"object": "webhook", "id": made["id"]}
-    assert node.call("webhooks.remove", made["id"])["deleted"] is True
+    assert node.call("webhooks.update", created["id"], {"status": "disabled"}) == {"object": "webhook", "id": created["id"]}
+    assert node.call("webhooks.remove", created["id"])["deleted"] is True
     assert node.fails("webhooks.create", {"endpoint": "http://127.0.0.1/x", "events": ["email.sent"]})[0] == 422
     for method in ("webhooks.get", "webhooks.remove", "suppressions.get"):
         assert node.fails(method, NOBODY) == (404, "not_found")
@@ -193,14 +193,14 @@ def test_node_webhooks_and_suppressions(node: Node, daemon: Daemon) -> None:
 
 def test_node_gets_errors(node: Node, sender: str, slow_key: str) -> None:
     email = {"from": sender, "to": "zoe@example.net", "subject": "s", "text": "t"}
-    for change, told in (
+    for change, errors in (
         ({"to": None}, (422, "missing_required_field")),
         ({"from": "nonsense"}, (422, "invalid_from_address")),
         ({"from": "a@elsewhere.example"}, (403, "validation_error")),
         ({"attachments": [{"filename": "a"}]}, (422, "invalid_attachment")),
         ({"scheduledAt": "when it suits"}, (422, "validation_error")),
     ):
-        assert node.fails("emails.send", {**email, **change}) == told
+        assert node.fails("emails.send", {**email, **change}) == errors
     assert node.fails("emails.send", email, key="ms_" + "x" * 38) == (403, "invalid_api_key")
     assert node.fails("emails.send", email, {"idempotencyKey": "x" * 257}) == (400, "invalid_idempotency_key")
     assert node.fails("apiKeys.create", {"name": "x", "permission": "all"}) == (422, "invalid_access")
@@ -208,8 +208,8 @@ def test_node_gets_errors(node: Node, sender: str, slow_key: str) -> None:
     assert node.fails("emails.get", "nonsense") == (422, "invalid_parameter")
     for method in ("emails.get", "emails.cancel", "domains.get", "domains.verify", "domains.remove", "apiKeys.remove", "logs.get"):
         assert node.fails(method, NOBODY) == (404, "not_found"), method
-    told = [node.tell({"path": "emails.list", "args": [], "key": slow_key})["error"] for _ in range(5)]
-    assert [error for error in told if error and (error["statusCode"], error["name"]) == (429, "rate_limit_exceeded")]
+    errors = [node.tell({"path": "emails.list", "args": [], "key": slow_key})["error"] for _ in range(5)]
+    assert [error for error in errors if error and (error["statusCode"], error["name"]) == (429, "rate_limit_exceeded")]
 
 
 def test_node_domain_claims(node: Node, daemon: Daemon) -> None:
@@ -228,8 +228,6 @@ def test_node_domain_claims(node: Node, daemon: Daemon) -> None:
 
 
 NODE_UNBUILT = {
-    "contacts.list": [{}], "contacts.create": [{"email": "a@example.net"}], "segments.list": [], "segments.create": [{"name": "x"}],
-    "audiences.list": [], "topics.list": [], "broadcasts.list": [], "broadcasts.get": [NOBODY], "contactProperties.list": [],
     "templates.list": [], "templates.get": [NOBODY], "automations.list": [], "events.list": [],
     "events.send": [{"event": "x", "email": "a@b.c"}],
     "inboxes.list": [], "oauthGrants.list": [], "emails.receiving.list": [], "emails.receiving.get": [NOBODY],
@@ -292,10 +290,10 @@ def test_python_emails(base: str, sender: str) -> None:
 
 @pytest.mark.usefixtures("client")
 def test_python_keys_domains_logs_usage(daemon: Daemon) -> None:
-    made = resend.ApiKeys.create({"name": "from python"})
-    assert resend.ApiKeys.list()["data"][0]["id"] == made["id"]
-    assert resend.ApiKeys.update({"id": made["id"], "name": "renamed"})["id"] == made["id"]
-    assert resend.ApiKeys.remove(made["id"])["deleted"] is True
+    created = resend.ApiKeys.create({"name": "from python"})
+    assert resend.ApiKeys.list()["data"][0]["id"] == created["id"]
+    assert resend.ApiKeys.update({"id": created["id"], "name": "renamed"})["id"] == created["id"]
+    assert resend.ApiKeys.remove(created["id"])["deleted"] is True
     domain = resend.Domains.create({"name": "python.example.org"})
     assert resend.Domains.get(domain["id"])["name"] == "python.example.org"
     assert domain["id"] in [item["id"] for item in resend.Domains.list()["data"]]
@@ -310,11 +308,11 @@ def test_python_keys_domains_logs_usage(daemon: Daemon) -> None:
 
 @pytest.mark.usefixtures("client")
 def test_python_webhooks_and_suppressions(daemon: Daemon) -> None:
-    made = resend.Webhooks.create({"endpoint": "https://hook.example.com/y", "events": ["email.sent", "suppression.added"]})
-    hook = made["id"]
-    assert resend.Webhooks.get(hook)["signing_secret"] == made["signing_secret"]
+    created = resend.Webhooks.create({"endpoint": "https://hook.example.com/y", "events": ["email.sent", "suppression.added"]})
+    hook = created["id"]
+    assert resend.Webhooks.get(hook)["signing_secret"] == created["signing_secret"]
     assert hook in [one["id"] for one in resend.Webhooks.list()["data"]]
-    assert resend.Webhooks.rotate_signing_secret(hook)["signing_secret"] != made["signing_secret"]
+    assert resend.Webhooks.rotate_signing_secret(hook)["signing_secret"] != created["signing_secret"]
     added = resend.Suppressions.add({"email": "python@example.net"})
     assert resend.Suppressions.get("python@example.net")["id"] == added["id"]
     assert resend.Suppressions.list()["data"][0]["id"] == added["id"]
@@ -339,7 +337,7 @@ def test_python_gets_errors(sender: str, slow_key: str, monkeypatch: pytest.Monk
     assert fails(resend.ApiKeys.remove, NOBODY) == (404, "not_found")
     assert fails(resend.Domains.get, NOBODY) == (404, "not_found")
     assert fails(resend.Logs.get, NOBODY) == (404, "not_found")
-    for missing in (resend.Contacts.list, resend.Segments.list, resend.Broadcasts.list, resend.Templates.list, resend.Automations.list):
+    for missing in (resend.Templates.list, resend.Automations.list):
         assert fails(missing) == (404, "not_found")
     monkeypatch.setattr(resend, "api_key", "ms_" + "x" * 38)
     with pytest.raises(resend.exceptions.InvalidApiKeyError):

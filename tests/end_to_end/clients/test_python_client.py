@@ -11,52 +11,24 @@ import dns.resolver
 import pytest
 import resend
 
+from tests.end_to_end.clients.shop import key_of, running
 from tests.end_to_end.names import Names
 from tests.end_to_end.rig import Daemon
 from tests.end_to_end.sink import Received, Sink
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.usefixtures("library")]
 
 DOMAIN = "shop.example.org"
-Zones = dict[str, dict[str, list[str]]]
-
-
-@pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
-    names = Names(tmp_path_factory.mktemp("names") / "zones.json")
-    names.start()
-    yield names
-    names.stop()
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink, names: Names) -> Iterator[Daemon]:
-    """Finds the sink as any other server: by an MX record, on the port that mail exchangers have here."""
-    delivery = {"nameservers": [names.address], "port": sink.port}
-    daemon = Daemon(tmp_path_factory.mktemp("daemon"), module_database, {"delivery": delivery})
-    daemon.start()
-    yield daemon
-    assert daemon.stop() == 0
+    yield from running(tmp_path_factory.mktemp("daemon"), module_database, sink, names)
 
 
 @pytest.fixture(scope="module")
 def key(daemon: Daemon, names: Names) -> str:
-    """An account, its domain and its key, made by hand as an operator makes them; the records are published."""
-    account = daemon.command("account", "create", "Shop").strip()
-    records = daemon.command("domain", "add", DOMAIN, "--account", account)
-    daemon.command("domain", "trust", DOMAIN, "--account", account)
-    zones: Zones = {"example.net": {"MX": ["10 mx.example.net."]}, "mx.example.net": {"A": ["127.0.0.1"]}}
-    for line in records.splitlines():
-        name, kind, value = line.split(" ", 2)
-        zones.setdefault(name.rstrip("."), {}).setdefault(kind, []).append(value)
-    names.serve(zones)
-    return daemon.command("key", "create", "--account", account).strip()
-
-
-@pytest.fixture(autouse=True)
-def client(daemon: Daemon, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resend, "api_url", f"http://127.0.0.1:{daemon.port}")
-    monkeypatch.setattr(resend, "api_key", key)
+    return key_of(daemon, names, DOMAIN)
 
 
 @pytest.fixture

@@ -38,11 +38,11 @@ def test_many_recipients_are_one_email(daemon: Daemon, sink: Sink) -> None:
     with connect(daemon) as client:
         client.mail(me)
         assert {client.rcpt(address)[0] for address in everybody} == {250}
-        code, said = client.data(f"From: {me}\r\nTo: nobody@else.example\r\nBcc: hidden@example.net\r\nSubject: to many\r\n\r\nx\r\n")
+        code, reply = client.data(f"From: {me}\r\nTo: nobody@else.example\r\nBcc: hidden@example.net\r\nSubject: to many\r\n\r\nx\r\n")
     assert code == 250
-    email = daemon.until(f"/emails/{email_id(said)}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivered")
+    email = daemon.until(f"/emails/{email_id(reply)}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivered")
     daemon.until(
-        f"/emails/{email_id(said)}", daemon.facts["api_key"], lambda body: all(r["status"] == "delivered" for r in body["recipients"])
+        f"/emails/{email_id(reply)}", daemon.facts["api_key"], lambda body: all(r["status"] == "delivered" for r in body["recipients"])
     )
     assert [r["address"] for r in email["recipients"]] == everybody
     mails = [mail for mail in sink.received if b"to many" in mail.raw]
@@ -113,9 +113,9 @@ def test_requested_dsns_are_sent(daemon: Daemon, sink: Sink) -> None:
     _text, status, returned = report.message.get_payload()  # type: ignore[misc]
     blocks = [str(block) for block in status.get_payload()]  # type: ignore[union-attr]
     assert "Original-Envelope-Id: QQ+1" in blocks[0]
-    told = {line for block in blocks[1:] for line in block.splitlines()}
-    assert {"Final-Recipient: rfc822; gone@example.net", "Action: failed", "Status: 5.1.1", "Action: relayed"} <= told
-    assert "Diagnostic-Code: smtp; 550 5.1.1 nobody of that name" in told and "Original-Recipient: rfc822; first@example.net" in told
+    fields = {line for block in blocks[1:] for line in block.splitlines()}
+    assert {"Final-Recipient: rfc822; gone@example.net", "Action: failed", "Status: 5.1.1", "Action: relayed"} <= fields
+    assert "Diagnostic-Code: smtp; 550 5.1.1 nobody of that name" in fields and "Original-Recipient: rfc822; first@example.net" in fields
     assert "quiet@" not in report.raw.decode() and "please tell" in str(returned) and b"secret body" not in report.raw
 
 

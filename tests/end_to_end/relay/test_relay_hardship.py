@@ -25,8 +25,8 @@ from tests.end_to_end.sink import Sink
 
 def certbot(folder: Path, name: str) -> None:
     """A pair as certbot leaves it."""
-    made = self_signed(folder / name, name)
-    for old, new in zip(made, ("fullchain.pem", "privkey.pem"), strict=True):
+    created = self_signed(folder / name, name)
+    for old, new in zip(created, ("fullchain.pem", "privkey.pem"), strict=True):
         os.replace(old, folder / new)
 
 
@@ -147,8 +147,8 @@ def test_an_unavailable_database_causes_temporary_refusals_only(daemon: Daemon, 
             cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name[1],))
             try:
                 replies = [client.mail(me), client.rcpt("a@example.net")]
-                code, said = client.data(f"From: {me}\r\nSubject: while away\r\n\r\nx\r\n") if replies[-1][0] == 250 else replies[0]
-                assert (code, said[:6]) == (451, b"4.3.0 ")
+                code, reply = client.data(f"From: {me}\r\nSubject: while away\r\n\r\nx\r\n") if replies[-1][0] == 250 else replies[0]
+                assert (code, reply[:6]) == (451, b"4.3.0 ")
                 assert client.noop()[0] == 250
             finally:
                 cursor.execute(f"ALTER DATABASE {name[1]} WITH ALLOW_CONNECTIONS true")
@@ -210,8 +210,8 @@ def test_a_shutdown_lets_mail_finish(daemon: Daemon) -> None:
                 socket.create_connection(("127.0.0.1", daemon.facts["smtp"]["587"]), 1).close()
                 time.sleep(0.05)  # until the port is closed
         client.send(b"x\r\n.\r\n")
-        code, said = client.getreply()
-        assert code == 250 and said.startswith(b"2.0.0 Queued as ")
+        code, reply = client.getreply()
+        assert code == 250 and reply.startswith(b"2.0.0 Queued as ")
         assert client.getreply() == (421, b"4.3.2 Server is shutting down")
     assert process.wait(60) == 0
     daemon.process = None

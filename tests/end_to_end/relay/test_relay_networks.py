@@ -16,20 +16,20 @@ from tests.end_to_end.rig import Daemon, eventually, rows
 from tests.end_to_end.sink import Sink
 
 pytestmark = pytest.mark.contract
-NEAR, LEAVING, BALANCER, STRANGER = "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"
+TRUSTED, LEAVING, BALANCER, UNTRUSTED = "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"
 FAR = "10.1.2.3"  # behind the balancer
 TLS_FIRST = (530, b"5.7.0 Must issue a STARTTLS command first")
 
 
 @attrs.frozen
-class House:
+class Relay:
     daemon: Daemon
     near: str  # the ids of two keys
     leaving: str
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[House]:
+def relay(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Relay]:
     daemon = daemon_with_relay(tmp_path_factory.mktemp("daemon"), module_database, sink.port, trusted_proxies=[BALANCER])
     near, leaving = keys_before_the_start(daemon, "near", "leaving")
     smtp = dict(daemon.changes["smtp"])
@@ -41,12 +41,12 @@ def house(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: 
         daemon.start()
     del networks[f"{BALANCER}/32"]
     daemon.start()
-    yield House(daemon, near, leaving)
+    yield Relay(daemon, near, leaving)
     assert daemon.stop() == 0
 
 
 class Balanced(smtplib.SMTP):
-    """By way of the balancer, which says `header` first."""
+    """By way of the balancer, which sends `header` first."""
 
     header = f"PROXY TCP4 {FAR} 10.1.2.1 4000 587\r\n".encode()
 
@@ -58,9 +58,9 @@ class Balanced(smtplib.SMTP):
         return super().getreply()
 
 
-def come(house: House, host: str, number: str = "587") -> smtplib.SMTP:
-    """A session from `host`, where nothing was said but EHLO."""
-    port = house.daemon.facts["smtp"][number]
+def come(relay: Relay, host: str, number: str = "587") -> smtplib.SMTP:
+    """A session from `host`, with no command but EHLO."""
+    port = relay.daemon.facts["smtp"][number]
     if number in IMPLICIT:
         client: smtplib.SMTP = smtplib.SMTP_SSL("127.0.0.1", port, context=context(), timeout=30, source_address=(host, 0))
     else:
@@ -69,13 +69,13 @@ def come(house: House, host: str, number: str = "587") -> smtplib.SMTP:
     return client
 
 
-def send(house: House, client: smtplib.SMTP, subject: str) -> str:
+def send(relay: Relay, client: smtplib.SMTP, subject: str) -> str:
     """The id of the email."""
-    me = f"me@{house.daemon.facts['domain']}"
+    me = f"me@{relay.daemon.facts['domain']}"
     assert client.mail(me)[0] == client.rcpt(f"{subject.replace(' ', '.')}@example.net")[0] == 250
-    code, said = client.data(f"From: {me}\r\nSubject: {subject}\r\n\r\nx\r\n")
-    assert code == 250, said
-    return email_id(said)
+    code, reply = client.data(f"From: {me}\r\nSubject: {subject}\r\n\r\nx\r\n")
+    assert code == 250, reply
+    return email_id(reply)
 
 
 def arrived(sink: Sink, subject: str) -> str:
@@ -91,75 +91,75 @@ def key_of(database: str, email: str) -> str:
 
 
 def receipt(database: str, text: str) -> tuple[str, int, str]:
-    """Key, mails and transcript of the session in which `text` was said."""
+    """Key, mails and transcript of the session that has `text`."""
     sql = "SELECT key_id::text, mails, transcript FROM receipts WHERE transcript LIKE %s"
     [found] = eventually(lambda: rows(database, sql, f"%{text}%"))
     return found[0], found[1], found[2]
 
 
-def test_clear_text_then_tls_then_another_login(house: House, module_database: str, sink: Sink) -> None:
-    with come(house, NEAR) as client:
+def test_clear_text_then_tls_then_another_login(relay: Relay, module_database: str, sink: Sink) -> None:
+    with come(relay, TRUSTED) as client:
         assert client.has_extn("starttls") and not client.has_extn("auth")
-        clear = send(house, client, "in clear")
-        client.mail(f"me@{house.daemon.facts['domain']}")
+        clear = send(relay, client, "in clear")
+        client.mail(f"me@{relay.daemon.facts['domain']}")
         client.starttls(context=context())
         assert client.rcpt("a@example.net")[0] == 503  # what was begun in clear is over
         client.ehlo()
-        secured = send(house, client, "over TLS")
+        secured = send(relay, client, "over TLS")
         with pytest.raises(smtplib.SMTPAuthenticationError):
             client.login("mailsvc", "ms_wrong")
-        client.login("mailsvc", house.daemon.facts["api_key"])
-        another = send(house, client, "logged in")
+        client.login("mailsvc", relay.daemon.facts["api_key"])
+        another = send(relay, client, "logged in")
     assert [arrived(sink, subject) for subject in ("in clear", "over TLS", "logged in")] == ["ESMTP", "ESMTPS", "ESMTPSA"]
-    assert key_of(module_database, clear) == key_of(module_database, secured) == house.near != key_of(module_database, another)
+    assert key_of(module_database, clear) == key_of(module_database, secured) == relay.near != key_of(module_database, another)
     before, after = receipt(module_database, "in.clear@"), receipt(module_database, "logged.in@")
-    assert before[:2] == (house.near, 2) and "over.TLS@" in before[2] and "logged.in@" not in before[2]
+    assert before[:2] == (relay.near, 2) and "over.TLS@" in before[2] and "logged.in@" not in before[2]
     assert after[:2] == (key_of(module_database, another), 1) and "over.TLS@" not in after[2]
 
 
-def test_inside_tls_and_through_a_balancer(house: House, module_database: str, sink: Sink) -> None:
-    with come(house, NEAR, "465") as client:
-        assert key_of(module_database, send(house, client, "on 465")) == house.near
-    with come(house, BALANCER, "2587") as client:
-        assert key_of(module_database, send(house, client, "told by a balancer")) == house.near
-    assert [arrived(sink, subject) for subject in ("on 465", "told by a balancer")] == ["ESMTPS", "ESMTP"]
+def test_inside_tls_and_through_a_balancer(relay: Relay, module_database: str, sink: Sink) -> None:
+    with come(relay, TRUSTED, "465") as client:
+        assert key_of(module_database, send(relay, client, "on 465")) == relay.near
+    with come(relay, BALANCER, "2587") as client:
+        assert key_of(module_database, send(relay, client, "through a balancer")) == relay.near
+    assert [arrived(sink, subject) for subject in ("on 465", "through a balancer")] == ["ESMTPS", "ESMTP"]
 
 
 @pytest.mark.parametrize(
     ("host", "number", "header"),
     [
-        (STRANGER, "587", b""),
-        (STRANGER, "587", f"PROXY TCP4 {NEAR} 127.0.0.1 4000 587\r\n".encode()),
-        (STRANGER, "2587", f"PROXY TCP4 {FAR} 127.0.0.1 4000 587\r\n".encode()),
-        (STRANGER, "587", f"XCLIENT ADDR={NEAR}\r\n".encode()),
+        (UNTRUSTED, "587", b""),
+        (UNTRUSTED, "587", f"PROXY TCP4 {TRUSTED} 127.0.0.1 4000 587\r\n".encode()),
+        (UNTRUSTED, "2587", f"PROXY TCP4 {FAR} 127.0.0.1 4000 587\r\n".encode()),
+        (UNTRUSTED, "587", f"XCLIENT ADDR={TRUSTED}\r\n".encode()),
         (BALANCER, "2587", b"PROXY UNKNOWN\r\n"),
-        (BALANCER, "2587", f"PROXY TCP4 {NEAR} 127.0.0.1 4000 587\r\n".encode()),  # of its own machine
+        (BALANCER, "2587", f"PROXY TCP4 {TRUSTED} 127.0.0.1 4000 587\r\n".encode()),  # of its own machine
         (BALANCER, "2587", b"PROXY TCP4 192.0.2.1 127.0.0.1 4000 587\r\n"),
     ],
 )
-def test_nobody_else_is_trusted(house: House, host: str, number: str, header: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", house.daemon.facts["smtp"][number]), 30, source_address=(host, 0)) as link:
+def test_nobody_else_is_trusted(relay: Relay, host: str, number: str, header: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", relay.daemon.facts["smtp"][number]), 30, source_address=(host, 0)) as link:
         link.sendall(header + b"EHLO me\r\nMAIL FROM:<me@mailsvc.example>\r\nQUIT\r\n")
-        heard = b"".join(iter(lambda: link.recv(65536), b""))
-    assert heard.endswith(b"250 STARTTLS\r\n530 5.7.0 Must issue a STARTTLS command first\r\n221 2.0.0 Bye\r\n")
+        received = b"".join(iter(lambda: link.recv(65536), b""))
+    assert received.endswith(b"250 STARTTLS\r\n530 5.7.0 Must issue a STARTTLS command first\r\n221 2.0.0 Bye\r\n")
 
 
-def test_trusted_networks_do_not_apply_to_port_25(house: House) -> None:
-    with come(house, NEAR, "25") as client:
-        client.mail(f"me@{house.daemon.facts['domain']}")
+def test_trusted_networks_do_not_apply_to_port_25(relay: Relay) -> None:
+    with come(relay, TRUSTED, "25") as client:
+        client.mail(f"me@{relay.daemon.facts['domain']}")
         assert client.rcpt("a@example.net")[0] == 550
 
 
-def test_trusted_networks_are_logged_and_end_with_their_key(house: House) -> None:
-    daemon = house.daemon
-    assert f"Clients in {LEAVING} can send without TLS and login, with the API key {house.leaving}" in daemon.log
-    with come(house, LEAVING) as client:
-        send(house, client, "before it is revoked")
-        assert daemon.call("DELETE", f"/api-keys/{house.leaving}").status == 200
+def test_trusted_networks_are_logged_and_end_with_their_key(relay: Relay) -> None:
+    daemon = relay.daemon
+    assert f"Clients in {LEAVING} can send without TLS and login, with the API key {relay.leaving}" in daemon.log
+    with come(relay, LEAVING) as client:
+        send(relay, client, "before it is revoked")
+        assert daemon.call("DELETE", f"/api-keys/{relay.leaving}").status == 200
         assert client.mail(f"me@{daemon.facts['domain']}") == (530, b"5.7.0 Authentication required")  # the same process: at once
-    with come(house, LEAVING) as client:
+    with come(relay, LEAVING) as client:
         assert client.mail(f"me@{daemon.facts['domain']}") == TLS_FIRST
     with contextlib.closing(connect(daemon)) as client:  # the others are as they were
-        send(house, client, "after it was revoked")
-    with come(house, NEAR) as client:
-        send(house, client, "near as ever")
+        send(relay, client, "after it was revoked")
+    with come(relay, TRUSTED) as client:
+        send(relay, client, "near as ever")

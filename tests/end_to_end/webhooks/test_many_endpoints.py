@@ -109,9 +109,9 @@ def add(daemon: Daemon, port: int) -> None:
         urls = [f"http://127.1.{n >> 8}.{n & 255}:{port}/" for n in range(ENDPOINTS)]
         rows = [(each, account, url, ["email.sent"], encryption.encrypt(b"s" * 32, each), now) for each, url in zip(ids, urls, strict=True)]
         execute_values(cursor, "INSERT INTO webhooks (id, account_id, url, events, secret, created_at) VALUES %s", rows)
-        told = [(account, each, each, each, "email.sent", now, Json({"type": "email.sent"})) for each in ids]
+        messages = [(account, each, each, each, "email.sent", now, Json({"type": "email.sent"})) for each in ids]
         columns = "account_id, webhook_id, event_id, email_id, type, created_at, payload"
-        execute_values(cursor, f"INSERT INTO webhook_messages ({columns}) VALUES %s", told)
+        execute_values(cursor, f"INSERT INTO webhook_messages ({columns}) VALUES %s", messages)
         outgoing = [(each, each, account, each, now) for each in ids]
         execute_values(cursor, "INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at) VALUES %s", outgoing)
     link.close()
@@ -119,8 +119,8 @@ def add(daemon: Daemon, port: int) -> None:
 
 def test_ten_thousand_that_hang(daemon: Daemon, hole: Hole) -> None:
     with Receiver() as receiver:
-        made = [daemon.call("POST", "/webhooks", {"endpoint": f"{receiver.url}/", "events": ["email.sent"]}) for _ in range(GOOD)]
-        good = [each.body["id"] for each in made]
+        created = [daemon.call("POST", "/webhooks", {"endpoint": f"{receiver.url}/", "events": ["email.sent"]}) for _ in range(GOOD)]
+        good = [each.body["id"] for each in created]
         tests = lambda: [daemon.call("POST", f"/webhooks/{each}/test") for each in good]  # noqa: E731
         tests()
         receiver.wait(lambda found: len(found) >= GOOD)

@@ -15,7 +15,7 @@ import resend
 from standardwebhooks import Webhook
 
 from tests.end_to_end.clients.node import WHY_NOT, Node, installed
-from tests.end_to_end.receiver import Receiver, Told
+from tests.end_to_end.receiver import Received, Receiver
 from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.sink import Sink
 
@@ -58,16 +58,16 @@ def send(daemon: Daemon, to: str | list[str] = "zoe@example.net", **more: object
     return str(answer.body["id"])
 
 
-def types(told: list[Told]) -> list[str]:
-    return sorted(each.json["type"] for each in told)
+def types(received: list[Received]) -> list[str]:
+    return sorted(each.json["type"] for each in received)
 
 
-def test_an_email_is_told_of_signed(daemon: Daemon, receiver: Receiver) -> None:
+def test_webhooks_of_an_email_are_signed(daemon: Daemon, receiver: Receiver) -> None:
     webhook_id, secret = subscribe(daemon, receiver.url + "/", "email.sent", "email.delivered")
     email_id = send(daemon, tags=[{"name": "category", "value": "welcome"}], headers={"X-Order": "7"})
-    told = receiver.wait(lambda found: len(found) >= 2)
-    assert types(told) == ["email.delivered", "email.sent"]
-    for each in told:
+    received = receiver.wait(lambda found: len(found) >= 2)
+    assert types(received) == ["email.delivered", "email.sent"]
+    for each in received:
         Webhook(secret).verify(each.body.decode(), dict(each.headers))
         named = {"id": each.headers["svix-id"], "timestamp": each.headers["svix-timestamp"], "signature": each.headers["svix-signature"]}
         resend.Webhooks.verify({"payload": each.body.decode(), "headers": named, "webhook_secret": secret})
@@ -86,9 +86,9 @@ def test_an_email_is_told_of_signed(daemon: Daemon, receiver: Receiver) -> None:
     assert [each["sequence"] for each in log] == list(range(1, len(log) + 1))
     log = [each for each in log if each["type"].startswith("email.")]
     assert [each["type"] for each in log] == ["email.sent", "email.delivered"]
-    assert {each["id"] for each in log} == {each.id for each in told}
+    assert {each["id"] for each in log} == {each.id for each in received}
     events = daemon.call("GET", f"/webhooks/{webhook_id}/events").body["data"]
-    assert {each["id"] for each in events} == {each.id for each in told}
+    assert {each["id"] for each in events} == {each.id for each in received}
 
 
 def test_both_node_libraries_verify(daemon: Daemon, receiver: Receiver) -> None:
@@ -98,20 +98,20 @@ def test_both_node_libraries_verify(daemon: Daemon, receiver: Receiver) -> None:
     webhook_id, former = subscribe(daemon, receiver.url + "/", "email.bounced")
     secret = daemon.call("POST", f"/webhooks/{webhook_id}/signing-secret/rotate").body["signing_secret"]
     daemon.call("POST", f"/webhooks/{webhook_id}/test", {"type": "email.bounced"})
-    [told] = receiver.wait(lambda found: len(found) >= 1)
+    [received] = receiver.wait(lambda found: len(found) >= 1)
     node = Node(f"http://127.0.0.1:{daemon.port}", daemon.facts["api_key"])
 
     def official(secret: str, payload: str) -> Any:
-        named = {name: told.headers[f"svix-{name}"] for name in ("id", "timestamp", "signature")}
+        named = {name: received.headers[f"svix-{name}"] for name in ("id", "timestamp", "signature")}
         return node.call("webhooks.verify", {"payload": payload, "headers": named, "webhookSecret": secret})
 
     def standard(secret: str, payload: str) -> Any:
-        return node.tell({"standard": {"secret": secret, "payload": payload, "headers": dict(told.headers)}})["data"]
+        return node.tell({"standard": {"secret": secret, "payload": payload, "headers": dict(received.headers)}})["data"]
 
     try:
-        text = told.body.decode()
+        text = received.body.decode()
         for verify in (official, standard):
-            assert verify(secret, text) == verify(former, text) == told.json
+            assert verify(secret, text) == verify(former, text) == received.json
             for wrong in ((secret, text.replace("Permanent", "Transient")), ("whsec_" + "A" * 44, text)):
                 with pytest.raises(AssertionError, match="No matching signature"):
                     verify(*wrong)
@@ -126,8 +126,8 @@ def test_two_bad_neighbours_and_a_good_one(daemon: Daemon, receiver: Receiver) -
     hangs, _ = subscribe(daemon, receiver.url + "/hangs", "email.sent")
     fails, _ = subscribe(daemon, receiver.url + "/fails", "email.sent")
     ids = {send(daemon) for _ in range(30)}
-    told = receiver.wait(lambda found: len({each.id for each in found}) >= 60, "/good", seconds=20)
-    assert {each.json["data"]["email_id"] for each in told} == ids
+    received = receiver.wait(lambda found: len({each.id for each in found}) >= 60, "/good", seconds=20)
+    assert {each.json["data"]["email_id"] for each in received} == ids
     assert len(receiver.at("/hangs")) <= 5
     receiver.wait(lambda found: len(found) >= 1, "/fails")
     [event, *_] = daemon.call("GET", f"/webhooks/{fails}/events").body["data"][::-1]
@@ -155,28 +155,28 @@ def wait_for(look: Callable[[], Any], seconds: float = 10) -> Any:
 def test_the_official_library(daemon: Daemon, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resend, "api_url", f"http://127.0.0.1:{daemon.port}")
     monkeypatch.setattr(resend, "api_key", daemon.facts["api_key"])
-    made = resend.Webhooks.create({"endpoint": receiver.url + "/a", "events": ["email.sent"]})
-    webhook_id = made["id"]
-    assert resend.Webhooks.get(webhook_id)["signing_secret"] == made["signing_secret"]
+    created = resend.Webhooks.create({"endpoint": receiver.url + "/a", "events": ["email.sent"]})
+    webhook_id = created["id"]
+    assert resend.Webhooks.get(webhook_id)["signing_secret"] == created["signing_secret"]
     [listed] = resend.Webhooks.list()["data"]
     assert (listed["id"], listed["status"], listed["events"]) == (webhook_id, "enabled", ["email.sent"])
     resend.Webhooks.update({"webhook_id": webhook_id, "endpoint": receiver.url + "/b", "events": ["email.sent", "suppression.added"]})
     rotated = resend.Webhooks.rotate_signing_secret(webhook_id)["signing_secret"]
     assert resend.Suppressions.add({"email": "Gone@example.net"})["object"] == "suppression"
-    [told] = receiver.wait(lambda found: len(found) >= 1, "/b")
-    assert told.json["type"] == "suppression.added"
-    assert told.json["data"]["email"] == "Gone@example.net"
-    for secret in (made["signing_secret"], rotated):
-        Webhook(secret).verify(told.body.decode(), dict(told.headers))
+    [received] = receiver.wait(lambda found: len(found) >= 1, "/b")
+    assert received.json["type"] == "suppression.added"
+    assert received.json["data"]["email"] == "Gone@example.net"
+    for secret in (created["signing_secret"], rotated):
+        Webhook(secret).verify(received.body.decode(), dict(received.headers))
     send(daemon, to="gone@example.net")
-    event = resend.Webhooks.get_event(webhook_id, told.id)
-    assert event["payload"]["data"] == told.json["data"]
-    resend.Webhooks.replay_event(webhook_id, told.id)
+    event = resend.Webhooks.get_event(webhook_id, received.id)
+    assert event["payload"]["data"] == received.json["data"]
+    resend.Webhooks.replay_event(webhook_id, received.id)
     receiver.wait(lambda found: len(found) >= 2, "/b")
-    attempts = wait_for(lambda: (found := resend.Webhooks.list_event_attempts(webhook_id, told.id)["data"])[1:] and found)
+    attempts = wait_for(lambda: (found := resend.Webhooks.list_event_attempts(webhook_id, received.id)["data"])[1:] and found)
     assert [each["http_status_code"] for each in attempts] == [204, 204]
     [event] = resend.Webhooks.list_events(webhook_id)["data"]
-    assert (event["id"], event["status"]) == (told.id, "success")
+    assert (event["id"], event["status"]) == (received.id, "success")
     [found] = resend.Suppressions.list()["data"]
     assert (found["email"], found["origin"]) == ("Gone@example.net", "manual")
     assert resend.Suppressions.get("gone@example.net")["id"] == found["id"]
@@ -205,12 +205,12 @@ def test_no_event_is_lost_when_the_daemon_is_killed(tmp_path: Path, database: st
             daemon.kill()
             daemon.start()
         wanted = {(email_id, kind) for email_id in ids for kind in ("email.sent", "email.delivered")}
-        told = receiver.wait(lambda found: {(t.json["data"]["email_id"], t.json["type"]) for t in found} >= wanted, "/good", seconds=90)
+        received = receiver.wait(lambda found: {(t.json["data"]["email_id"], t.json["type"]) for t in found} >= wanted, "/good", seconds=90)
         log: list[Any] = []
         while page := daemon.call("GET", f"/event-log?limit=100&after={log[-1]['sequence'] if log else 0}").body["data"]:
             log += page
         assert [each["sequence"] for each in log] == list(range(1, len(log) + 1))
-        assert {each["id"] for each in log if each["type"] in ("email.sent", "email.delivered")} == {each.id for each in told}
+        assert {each["id"] for each in log if each["type"] in ("email.sent", "email.delivered")} == {each.id for each in received}
         assert receiver.at("/hangs")
         assert receiver.at("/fails")
     finally:
@@ -221,10 +221,10 @@ def test_a_bounce_suppresses_and_says_so(daemon: Daemon, receiver: Receiver, sin
     sink.refuse["gone@example.net"] = "550 5.1.1 no such user"
     subscribe(daemon, receiver.url + "/", "email.bounced", "email.suppressed", "suppression.added", "suppression.removed")
     first = send(daemon, to="gone@example.net")
-    told = {each.json["type"]: each.json["data"] for each in receiver.wait(lambda found: len(found) >= 2)}
-    bounce = told["email.bounced"]["bounce"]
+    by_type = {each.json["type"]: each.json["data"] for each in receiver.wait(lambda found: len(found) >= 2)}
+    bounce = by_type["email.bounced"]["bounce"]
     assert (bounce["type"], bounce["subType"], bounce["diagnosticCode"]) == ("Permanent", "General", ["smtp; 550 5.1.1 no such user"])
-    assert (told["suppression.added"]["email"], told["suppression.added"]["source_id"]) == ("gone@example.net", first)
+    assert (by_type["suppression.added"]["email"], by_type["suppression.added"]["source_id"]) == ("gone@example.net", first)
     second = send(daemon, to=["gone@example.net", "zoe@example.net"])
     sink.wait_until(lambda mails: len(mails) >= 1, 20)
     assert [mail.recipients for mail in sink.received] == [("zoe@example.net",)]
@@ -252,17 +252,17 @@ def test_links_are_fetched_and_dead_ends_named(daemon: Daemon, receiver: Receive
     assert file.get_content() == receiver.pages["/bill.pdf"]
 
 
-def test_an_account_is_told_of_an_endpoint_that_fails(tmp_path: Path, database: str, sink: Sink, receiver: Receiver) -> None:
+def test_an_account_is_notified_of_an_endpoint_that_fails(tmp_path: Path, database: str, sink: Sink, receiver: Receiver) -> None:
     changes: dict[str, dict[str, Any]] = FETCH | {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}}
     changes |= {"": {"sender": "Notices <notices@mailsvc.example>"}, "webhooks": {"warn_after": 1, "schedule": [1, 1, 1, 1, 60]}}
     daemon = Daemon(tmp_path, database, changes)
     daemon.start()
     try:
         command = [sys.executable, "-c", "from mailsvc.cli.main import main; main()", "--config", str(daemon.config)]
-        told = subprocess.run(
+        done = subprocess.run(
             [*command, "account", "notify", "1", "Admin@acme.example"], cwd=PROJECT, check=True, capture_output=True, text=True
         )
-        assert "Admin@acme.example" in told.stdout
+        assert "Admin@acme.example" in done.stdout
         receiver.answers["/"] = 500
         subscribe(daemon, receiver.url + "/", "email.sent")
         send(daemon)

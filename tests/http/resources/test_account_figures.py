@@ -13,93 +13,91 @@ from mailsvc.http.resources.metrics import METRICS, RATES, SUMS
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.queue.settle import RecipientOutcome, Settlement, Settling
-from tests.http.world import GOOD, World
+from tests.http.api_rig import GOOD, ApiRig
 
 NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-async def counted(world: World, at: datetime, kind: str, count: int, domain: UUID | None = None) -> None:
+async def counted(rig: ApiRig, at: datetime, kind: str, count: int, domain: UUID | None = None) -> None:
     sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, %s, %s)"
-    await world.pool.run(sql, (world.account_id, at, domain or world.domain_id, kind, count))
+    await rig.pool.run(sql, (rig.account_id, at, domain or rig.domain_id, kind, count))
 
 
-async def metrics(world: World, **parameters: str) -> Any:
+async def metrics(rig: ApiRig, **parameters: str) -> Any:
     query = "&".join(f"{name}={value}" for name, value in parameters.items())
-    answer = await world.ask("GET", f"/emails/metrics?{query}")
+    answer = await rig.request("GET", f"/emails/metrics?{query}")
     assert answer.status == 200, answer.body
     return answer.json
 
 
 @pytest_twisted.ensureDeferred
-async def test_metrics_count_recipients_from_acceptance_to_totals(world: World) -> None:
-    sent = (await world.ask("POST", "/emails", {**GOOD, "to": ["a@example.net", "b@example.net", "c@example.net"]})).json["id"]
+async def test_metrics_count_recipients_from_acceptance_to_totals(rig: ApiRig) -> None:
+    sent = (await rig.request("POST", "/emails", {**GOOD, "to": ["a@example.net", "b@example.net", "c@example.net"]})).json["id"]
     lease = 0
-    settling = Settling(world.pool, world.site.reactor)
-    await world.pool.run("UPDATE queue SET lease = %s", (lease,))
+    settling = Settling(rig.pool, rig.site.reactor)
+    await rig.pool.run("UPDATE queue SET lease = %s", (lease,))
     outcomes = (Delivered("250 ok"), Bounced("550 no"), Bounced("552 full", "Transient", "MailboxFull"))
-    told = tuple(RecipientOutcome(n, outcome) for n, outcome in enumerate(outcomes))
-    await settling.settle(Settlement(world.account_id, UUID(sent), world.domain_id, lease, datetime.now(UTC), told, None))
-    await EventLedger(world.pool).number(100)
+    results = tuple(RecipientOutcome(n, outcome) for n, outcome in enumerate(outcomes))
+    await settling.settle(Settlement(rig.account_id, UUID(sent), rig.domain_id, lease, datetime.now(UTC), results, None))
+    await EventLedger(rig.pool).number(100)
     wanted = {"sent": 3, "delivered": 1, "bounced": 2, "bounced_permanent": 1, "bounced_transient": 1, "bounced_undetermined": 0}
     rates = {"delivery_rate": 33.33, "bounce_rate": 66.67, "open_rate": 0.0}
-    assert (await metrics(world, metrics=",".join([*wanted, *rates])))["totals"] == wanted | rates
-    of_email = await metrics(world, metrics=",".join(wanted), email_id=sent, dimensions="email,domain")
+    assert (await metrics(rig, metrics=",".join([*wanted, *rates])))["totals"] == wanted | rates
+    of_email = await metrics(rig, metrics=",".join(wanted), email_id=sent, dimensions="email,domain")
     assert of_email["totals"] == wanted
-    assert of_email["data"] == [{"email_id": sent, "domain_id": str(world.domain_id), "domain_name": "example.test", **wanted}]
-    usage = (await world.ask("GET", "/usage")).json
+    assert of_email["data"] == [{"email_id": sent, "domain_id": str(rig.domain_id), "domain_name": "example.test", **wanted}]
+    usage = (await rig.request("GET", "/usage")).json
     assert (usage["emails"]["daily"]["used"], usage["emails"]["monthly"]["sent"], usage["emails"]["daily"]["limit"]) == (3, 3, None)
     assert usage["domains"] == {"used": 1, "limit": None} and usage["rate_limit"] == {"limit": 10_000, "duration": "1000ms"}
-    foreign = await world.ask("GET", f"/emails/metrics?email_id={sent}&metrics=sent", key=world.foreign_key)
+    foreign = await rig.request("GET", f"/emails/metrics?email_id={sent}&metrics=sent", key=rig.foreign_key)
     assert foreign.json["totals"] == {"sent": 0}
 
 
 @pytest_twisted.ensureDeferred
-async def test_metrics_default_to_totals_of_the_last_week(world: World) -> None:
-    await counted(world, NOW - timedelta(days=6), "email.sent", 2)
-    await counted(world, NOW - timedelta(days=8), "email.sent", 5)
-    answer = await metrics(world)
+async def test_metrics_default_to_totals_of_the_last_week(rig: ApiRig) -> None:
+    await counted(rig, NOW - timedelta(days=6), "email.sent", 2)
+    await counted(rig, NOW - timedelta(days=8), "email.sent", 5)
+    answer = await metrics(rig)
     assert (answer["totals"]["sent"], answer["granularity"], answer["dimensions"]) == (2, "daily", [])
     assert set(answer["totals"]) == set(answer["metrics"]) == set(METRICS) == {*SUMS, *RATES}
     assert "data" not in answer
 
 
 @pytest_twisted.ensureDeferred
-async def test_metrics_begin_days_in_the_requested_time_zone(world: World) -> None:
-    await counted(world, datetime(2026, 3, 28, 22, tzinfo=UTC), "email.sent", 1)  # 23:00 in Vienna
-    await counted(world, datetime(2026, 3, 28, 23, tzinfo=UTC), "email.sent", 2)  # midnight there
-    await counted(world, datetime(2026, 3, 29, 21, tzinfo=UTC), "email.sent", 4)  # 23:00, in summer time by now
-    await counted(world, datetime(2026, 3, 29, 22, tzinfo=UTC), "email.sent", 8)  # midnight
-    asked = {"start_date": "2026-03-28", "end_date": "2026-03-31", "metrics": "sent", "dimensions": "period"}
-    vienna = await metrics(world, **asked, timezone="Europe/Vienna")
+async def test_metrics_begin_days_in_the_requested_time_zone(rig: ApiRig) -> None:
+    await counted(rig, datetime(2026, 3, 28, 22, tzinfo=UTC), "email.sent", 1)  # 23:00 in Vienna
+    await counted(rig, datetime(2026, 3, 28, 23, tzinfo=UTC), "email.sent", 2)  # midnight there
+    await counted(rig, datetime(2026, 3, 29, 21, tzinfo=UTC), "email.sent", 4)  # 23:00, in summer time by now
+    await counted(rig, datetime(2026, 3, 29, 22, tzinfo=UTC), "email.sent", 8)  # midnight
+    query = {"start_date": "2026-03-28", "end_date": "2026-03-31", "metrics": "sent", "dimensions": "period"}
+    vienna = await metrics(rig, **query, timezone="Europe/Vienna")
     rows = [(row["period"], row["sent"]) for row in vienna["data"]]
     assert rows == [("2026-03-28", 1), ("2026-03-29", 6), ("2026-03-30", 8), ("2026-03-31", 0)]
     assert vienna["start_date"] == "2026-03-27T23:00:00.000Z" and vienna["end_date"] == "2026-03-31T22:00:00.000Z"
-    utc = await metrics(world, **asked)
+    utc = await metrics(rig, **query)
     assert [row["sent"] for row in utc["data"]] == [3, 12, 0, 0]
-    hourly = await metrics(
-        world, **{**asked, "start_date": "2026-03-28T22:00:00Z", "end_date": "2026-03-29T02:00:00Z"}, granularity="hourly"
-    )
+    hourly = await metrics(rig, **{**query, "start_date": "2026-03-28T22:00:00Z", "end_date": "2026-03-29T02:00:00Z"}, granularity="hourly")
     assert [row["sent"] for row in hourly["data"]] == [1, 2, 0, 0]
-    local = {**asked, "start_date": "2026-03-29T00:00", "end_date": "2026-03-29T04:00"}
-    local_rows = (await metrics(world, **local, granularity="hourly", timezone="Europe/Vienna"))["data"]
+    local = {**query, "start_date": "2026-03-29T00:00", "end_date": "2026-03-29T04:00"}
+    local_rows = (await metrics(rig, **local, granularity="hourly", timezone="Europe/Vienna"))["data"]
     assert [row["period"][11:16] for row in local_rows] == ["00:00", "01:00", "03:00"]  # two o'clock did not exist
-    weekly = await metrics(world, **asked, granularity="weekly", timezone="Europe/Vienna")
+    weekly = await metrics(rig, **query, granularity="weekly", timezone="Europe/Vienna")
     assert [(row["period"], row["sent"]) for row in weekly["data"]] == [("2026-03-23", 7), ("2026-03-30", 8)]
-    monthly = await metrics(world, **{**asked, "start_date": "2026-01-15"}, granularity="monthly")
+    monthly = await metrics(rig, **{**query, "start_date": "2026-01-15"}, granularity="monthly")
     assert [(row["period"], row["sent"]) for row in monthly["data"]] == [("2026-01-01", 0), ("2026-02-01", 0), ("2026-03-01", 15)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_metrics_group_and_filter_by_domain(world: World) -> None:
+async def test_metrics_group_and_filter_by_domain(rig: ApiRig) -> None:
     gone = UUID(int=99)
-    await counted(world, NOW - timedelta(hours=2), "email.delivered", 3)
-    await counted(world, NOW - timedelta(hours=2), "email.delivered", 4, gone)
-    both = await metrics(world, metrics="delivered", dimensions="domain")
-    ours = {"domain_id": str(world.domain_id), "domain_name": "example.test", "delivered": 3}
+    await counted(rig, NOW - timedelta(hours=2), "email.delivered", 3)
+    await counted(rig, NOW - timedelta(hours=2), "email.delivered", 4, gone)
+    both = await metrics(rig, metrics="delivered", dimensions="domain")
+    ours = {"domain_id": str(rig.domain_id), "domain_name": "example.test", "delivered": 3}
     assert sorted(both["data"], key=str) == sorted([ours, {"domain_id": str(gone), "delivered": 4}], key=str)
-    one = await metrics(world, **{"metrics": "delivered", "domain_id[]": str(world.domain_id)})
+    one = await metrics(rig, **{"metrics": "delivered", "domain_id[]": str(rig.domain_id)})
     assert one["totals"] == {"delivered": 3}
-    assert (await metrics(world, metrics="delivered", broadcast_id=str(gone)))["totals"] == {"delivered": 0}
+    assert (await metrics(rig, metrics="delivered", broadcast_id=str(gone)))["totals"] == {"delivered": 0}
 
 
 @pytest.mark.parametrize(
@@ -113,5 +111,5 @@ async def test_metrics_group_and_filter_by_domain(world: World) -> None:
     ],
 )  # fmt: skip
 @pytest_twisted.ensureDeferred
-async def test_metrics_refuse_invalid_parameters(world: World, query: str) -> None:
-    assert (await world.ask("GET", f"/emails/metrics?{query}")).status == 422
+async def test_metrics_refuse_invalid_parameters(rig: ApiRig, query: str) -> None:
+    assert (await rig.request("GET", f"/emails/metrics?{query}")).status == 422

@@ -29,7 +29,7 @@ def test_linked_file_is_attached() -> None:
         {"path": "https://example.com/files/my%20bill.pdf?x=1"},
         {"path": "https://example.com/", "filename": "x.bin", "content_id": "c"},
     )
-    assert rig.ask("POST", "/emails", linked(links[0], plain, links[1])).status == 200
+    assert rig.request("POST", "/emails", linked(links[0], plain, links[1])).status == 200
     bill, hi, named = sent(rig)
     assert (bill.content, bill.filename, bill.content_type) == (b"%PDF", "my bill.pdf", "application/pdf")
     assert (hi.content, hi.filename) == (b"hi", "hi.txt")
@@ -50,7 +50,7 @@ def test_failed_download_names_the_attachment(page: Any, why: str) -> None:
     rig = Rig()
     if page is not None:
         rig.web.pages["https://example.com/a"] = page
-    response = rig.ask("POST", "/emails", linked({"path": "https://example.com/a"}))
+    response = rig.request("POST", "/emails", linked({"path": "https://example.com/a"}))
     assert response.problem == (422, "invalid_attachment")
     assert response.json["message"] == f"The `attachments[0].path` could not be fetched. {why}"
     assert rig.intake.submitted == []
@@ -59,18 +59,18 @@ def test_failed_download_names_the_attachment(page: Any, why: str) -> None:
 def test_downloads_of_a_request_share_one_size_limit() -> None:
     rig = Rig()
     rig.web.pages["https://example.com/a"] = (200, b"x" * 600, "text/plain")
-    response = rig.ask("POST", "/emails", linked({"path": "https://example.com/a"}, {"path": "https://example.com/a"}))
+    response = rig.request("POST", "/emails", linked({"path": "https://example.com/a"}, {"path": "https://example.com/a"}))
     assert response.problem == (422, "invalid_attachment")
-    assert rig.ask("POST", "/emails", linked(*[{"path": "https://example.com/a"}] * 51)).problem == (422, "validation_error")
+    assert rig.request("POST", "/emails", linked(*[{"path": "https://example.com/a"}] * 51)).problem == (422, "validation_error")
 
 
 def test_permissive_batch_is_sent_without_the_failed_download() -> None:
     rig = Rig()
     rig.web.pages["https://example.com/a"] = (200, b"x", "text/plain")
     batch = [linked({"path": "https://example.com/b"}), linked({"path": "https://example.com/a"}), EMAIL]
-    assert rig.ask("POST", "/emails/batch", batch).problem == (422, "invalid_attachment")
+    assert rig.request("POST", "/emails/batch", batch).problem == (422, "invalid_attachment")
     assert rig.intake.submitted == []
-    answer = rig.ask("POST", "/emails/batch", batch, x_batch_validation="permissive")
+    answer = rig.request("POST", "/emails/batch", batch, x_batch_validation="permissive")
     assert answer.status == 200
     assert [each["index"] for each in answer.json["errors"]] == [0]
     assert len(answer.json["data"]) == 2
@@ -78,5 +78,5 @@ def test_permissive_batch_is_sent_without_the_failed_download() -> None:
 
 def test_path_is_ignored_if_there_is_content() -> None:
     rig = Rig()
-    assert rig.ask("POST", "/emails", linked({"path": "https://example.com/a", "content": "aGk="})).status == 200
-    assert rig.web.asked == []
+    assert rig.request("POST", "/emails", linked({"path": "https://example.com/a", "content": "aGk="})).status == 200
+    assert rig.web.requests == []

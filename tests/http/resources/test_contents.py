@@ -11,7 +11,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.net.signed_links import Opened, SignedLinks
-from tests.http.world import GOOD, World
+from tests.http.api_rig import GOOD, ApiRig
 
 ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nnot really").decode()
@@ -29,17 +29,17 @@ def test_signed_link_opens_its_target_until_it_expires() -> None:
 def test_changed_signed_link_opens_nothing() -> None:
     links = SignedLinks(lambda: (b"secret",))
     token = links.make("share", ONE, 100)
-    octets = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-    for place in range(len(octets)):
-        changed = bytearray(octets)
+    data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    for place in range(len(data)):
+        changed = bytearray(data)
         changed[place] ^= 1
         assert links.read("share", base64.urlsafe_b64encode(changed).decode(), 99) is None
     for wrong in ("", "x", "é", token[:-2], token + "AAAA", token * 2, "\0"):
         assert links.read("share", wrong, 99) is None
 
 
-async def sent(world: World, **more: Any) -> str:
-    answer = await world.ask("POST", "/emails", {**GOOD, **more})
+async def sent(rig: ApiRig, **more: Any) -> str:
+    answer = await rig.request("POST", "/emails", {**GOOD, **more})
     assert answer.status == 200, answer.body
     return str(answer.json["id"])
 
@@ -52,46 +52,46 @@ FILES = [
 
 
 @pytest_twisted.ensureDeferred
-async def test_attachments_are_listed_and_downloaded(world: World) -> None:
-    email = await sent(world, attachments=FILES)
-    listed = (await world.ask("GET", f"/emails/{email}/attachments")).json
+async def test_attachments_are_listed_and_downloaded(rig: ApiRig) -> None:
+    email = await sent(rig, attachments=FILES)
+    listed = (await rig.request("GET", f"/emails/{email}/attachments")).json
     assert listed["has_more"] is False
     by_name = {item["filename"]: item for item in listed["data"]}
     assert set(by_name) == {file["filename"] for file in FILES}
     logo = by_name["logo.png"]
     assert (logo["content_type"], logo["content_id"], logo["content_disposition"]) == ("image/png", "logo", "inline")
     assert logo["size"] == len(base64.b64decode(PIXEL))
-    one = (await world.ask("GET", f"/emails/{email}/attachments/{logo['id']}")).json
+    one = (await rig.request("GET", f"/emails/{email}/attachments/{logo['id']}")).json
     assert one["object"] == "attachment" and one["id"] == logo["id"]
     path = one["download_url"].removeprefix("https://api.example.com")
-    file = await world.ask("GET", path, key="")
+    file = await rig.request("GET", path, key="")
     assert (file.status, file.body, file.headers["content-type"]) == (200, base64.b64decode(PIXEL), "image/png")
-    page = await world.ask("GET", by_name["page.html"]["download_url"].removeprefix("https://api.example.com"), key="")
+    page = await rig.request("GET", by_name["page.html"]["download_url"].removeprefix("https://api.example.com"), key="")
     assert page.headers["content-disposition"].startswith("attachment;") and page.headers["x-content-type-options"] == "nosniff"
     assert "sandbox" in page.headers["content-security-policy"]
-    euro = await world.ask("GET", by_name[FILES[0]["filename"]]["download_url"].removeprefix("https://api.example.com"), key="")
+    euro = await rig.request("GET", by_name[FILES[0]["filename"]]["download_url"].removeprefix("https://api.example.com"), key="")
     assert euro.body.decode().strip() == "Zwölf"
     name = euro.headers["content-disposition"]
     assert name.isascii() and "filename*=UTF-8''Rechnung%20%22%E2%82%AC%22" in name and re.search(r'filename="[^"]*";', name)
 
 
 @pytest_twisted.ensureDeferred
-async def test_download_link_opens_no_other_file(world: World) -> None:
-    email, other = await sent(world, attachments=FILES), await sent(world, attachments=FILES)
-    [first, second, *_] = (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]
+async def test_download_link_opens_no_other_file(rig: ApiRig) -> None:
+    email, other = await sent(rig, attachments=FILES), await sent(rig, attachments=FILES)
+    [first, second, *_] = (await rig.request("GET", f"/emails/{email}/attachments")).json["data"]
     token = first["download_url"].partition("token=")[2]
     for path in (f"{email}/attachments/{second['id']}", f"{other}/attachments/{first['id']}"):
-        assert (await world.ask("GET", f"/emails/{path}/download?token={token}", key="")).problem == (403, "validation_error")
-    assert (await world.ask("GET", f"/emails/{email}/attachments/{first['id']}/download", key="")).status == 403
-    assert (await world.ask("GET", f"/shared?token={token}", key="")).status == 403
-    assert (await world.ask("GET", f"/emails/{email}/attachments/{other}")).problem == (404, "not_found")
-    assert (await world.ask("GET", f"/emails/{email}/attachments", key=world.foreign_key)).problem == (404, "not_found")
+        assert (await rig.request("GET", f"/emails/{path}/download?token={token}", key="")).problem == (403, "validation_error")
+    assert (await rig.request("GET", f"/emails/{email}/attachments/{first['id']}/download", key="")).status == 403
+    assert (await rig.request("GET", f"/shared?token={token}", key="")).status == 403
+    assert (await rig.request("GET", f"/emails/{email}/attachments/{other}")).problem == (404, "not_found")
+    assert (await rig.request("GET", f"/emails/{email}/attachments", key=rig.foreign_key)).problem == (404, "not_found")
 
 
 @pytest_twisted.ensureDeferred
-async def test_attachments_are_paginated(world: World) -> None:
-    email = await sent(world, attachments=FILES)
-    ids = [item["id"] for item in (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]]
+async def test_attachments_are_paginated(rig: ApiRig) -> None:
+    email = await sent(rig, attachments=FILES)
+    ids = [item["id"] for item in (await rig.request("GET", f"/emails/{email}/attachments")).json["data"]]
     for query, expected, more in (
         (f"limit=1&after={ids[0]}", ids[1:2], True),
         (f"after={ids[0]}", ids[1:], False),
@@ -100,14 +100,14 @@ async def test_attachments_are_paginated(world: World) -> None:
         (f"after={email}", [], False),
         ("limit=2", ids[:2], True),
     ):
-        page = (await world.ask("GET", f"/emails/{email}/attachments?{query}")).json
+        page = (await rig.request("GET", f"/emails/{email}/attachments?{query}")).json
         assert ([item["id"] for item in page["data"]], page["has_more"]) == (expected, more), query
 
 
 @pytest_twisted.ensureDeferred
-async def test_shared_email_runs_no_scripts(world: World) -> None:
+async def test_shared_email_runs_no_scripts(rig: ApiRig) -> None:
     html = '<p>Hello</p><script>alert(1)</script><img src=x onerror=alert(2)></iframe></body>"'
-    email = await sent(world, html=html, subject="<b>Subject</b>", bcc="secret@example.net")
+    email = await sent(rig, html=html, subject="<b>Subject</b>", bcc="secret@example.net")
     for body in (
         b"",
         {},
@@ -117,49 +117,49 @@ async def test_shared_email_runs_no_scripts(world: World) -> None:
         {"expires_in": "10m"},
         {"expires_in": "1 day"},
     ):
-        shared = (await world.ask("POST", f"/emails/{email}/share", body)).json
+        shared = (await rig.request("POST", f"/emails/{email}/share", body)).json
         assert (shared["object"], shared["id"]) == ("email", email)
-    page = await world.ask("GET", shared["url"].removeprefix("https://api.example.com"), key="")
+    page = await rig.request("GET", shared["url"].removeprefix("https://api.example.com"), key="")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "script-src" not in policy and "frame-ancestors 'none'" in policy
     text = page.body.decode()
     assert "<script" not in text and "<img" not in text and "<b>" not in text and "secret@" not in text
     assert "&lt;script&gt;" in text and 'sandbox="allow-popups allow-popups-to-escape-sandbox"' in text
-    plain = await sent(world, html=None, text="<b>plain</b>")
-    url = (await world.ask("POST", f"/emails/{plain}/share")).json["url"]
-    assert "&lt;b&gt;plain" in (await world.ask("GET", url.removeprefix("https://api.example.com"), key="")).body.decode()
+    plain = await sent(rig, html=None, text="<b>plain</b>")
+    url = (await rig.request("POST", f"/emails/{plain}/share")).json["url"]
+    assert "&lt;b&gt;plain" in (await rig.request("GET", url.removeprefix("https://api.example.com"), key="")).body.decode()
 
 
 @pytest.mark.parametrize("expires_in", ["49h", "3 days", "0m", "soon", "", "-1h", "1.5h", 5, "999999999d"])
 @pytest_twisted.ensureDeferred
-async def test_share_refuses_invalid_durations(world: World, expires_in: Any) -> None:
-    email = await sent(world)
-    assert (await world.ask("POST", f"/emails/{email}/share", {"expires_in": expires_in})).problem == (422, "validation_error")
+async def test_share_refuses_invalid_durations(rig: ApiRig, expires_in: Any) -> None:
+    email = await sent(rig)
+    assert (await rig.request("POST", f"/emails/{email}/share", {"expires_in": expires_in})).problem == (422, "validation_error")
 
 
 @pytest_twisted.ensureDeferred
-async def test_share_of_another_accounts_email_is_not_found(world: World) -> None:
-    email = await sent(world)
-    assert (await world.ask("POST", f"/emails/{email}/share", key=world.foreign_key)).problem == (404, "not_found")
-    assert (await world.ask("GET", "/shared?token=x", key="")).problem == (403, "validation_error")
-    await world.flush()
-    logs = (await world.ask("GET", "/logs?limit=5")).json["data"]
-    bodies = [(await world.ask("GET", f"/logs/{entry['id']}")).json for entry in logs]
+async def test_share_of_another_accounts_email_is_not_found(rig: ApiRig) -> None:
+    email = await sent(rig)
+    assert (await rig.request("POST", f"/emails/{email}/share", key=rig.foreign_key)).problem == (404, "not_found")
+    assert (await rig.request("GET", "/shared?token=x", key="")).problem == (403, "validation_error")
+    await rig.flush()
+    logs = (await rig.request("GET", "/logs?limit=5")).json["data"]
+    bodies = [(await rig.request("GET", f"/logs/{entry['id']}")).json for entry in logs]
     assert not [body for body in bodies if "token=" in str(body["response_body"]) and "token=…" not in str(body["response_body"])]
 
 
 @pytest_twisted.ensureDeferred
-async def test_deleted_message_is_reported(world: World) -> None:
-    email = await sent(world, attachments=FILES)
-    whole = (await world.ask("GET", f"/emails/{email}")).json
+async def test_deleted_message_is_reported(rig: ApiRig) -> None:
+    email = await sent(rig, attachments=FILES)
+    whole = (await rig.request("GET", f"/emails/{email}")).json
     assert whole["html"] and whole["note"] is None
-    [file, *_] = (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]
-    await world.pool.run("TRUNCATE messages")
-    left = (await world.ask("GET", f"/emails/{email}")).json
+    [file, *_] = (await rig.request("GET", f"/emails/{email}/attachments")).json["data"]
+    await rig.pool.run("TRUNCATE messages")
+    left = (await rig.request("GET", f"/emails/{email}")).json
     assert (left["html"], left["text"], left["last_event"]) == (None, None, "sent")
     assert left["note"] == "The content of this email has been deleted."
     link = file["download_url"].removeprefix("https://api.example.com")
     for path, key in ((f"/emails/{email}/attachments", None), (f"/emails/{email}/attachments/{file['id']}", None), (link, "")):
-        gone = await (world.ask("GET", path) if key is None else world.ask("GET", path, key=key))
+        gone = await (rig.request("GET", path) if key is None else rig.request("GET", path, key=key))
         assert (gone.status, gone.json["name"], gone.json["message"]) == (404, "not_found", left["note"])

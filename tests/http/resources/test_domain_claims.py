@@ -18,9 +18,9 @@ NAME = "example.com"
 
 async def held(api: DomainApi) -> Any:
     """Another account has the name verified, with its records in DNS; that domain."""
-    made = await api.ask("POST", "/domains", {"name": NAME, "region": "r1"}, api.world.foreign_key)
+    created = await api.request("POST", "/domains", {"name": NAME, "region": "r1"}, api.http.foreign_key)
     domain = await api.rig.domains.called(NAME)
-    assert made.status == 201 and domain is not None
+    assert created.status == 201 and domain is not None
     api.rig.dns.zones[NAME] = {"NS": [f"ns.{NAME}."]}
     api.rig.dns.zones[f"ns.{NAME}"] = {"A": ["127.0.0.1"]}
     await api.rig.publish(domain)
@@ -36,16 +36,16 @@ async def unpublish(api: DomainApi, domain: Any) -> None:
 
 
 async def claimed(api: DomainApi, status: int = 201) -> Any:
-    response = await api.ask("POST", "/domains/claim", {"name": NAME, "region": "r1", "custom_return_path": "bounce"})
+    response = await api.request("POST", "/domains/claim", {"name": NAME, "region": "r1", "custom_return_path": "bounce"})
     assert response.status == status, response.body
     return response.json
 
 
 async def verified(api: DomainApi, claim: Any) -> Any:
-    pressed = await api.ask("POST", f"/domains/{claim['domain_id']}/claim/verify")
+    pressed = await api.request("POST", f"/domains/{claim['domain_id']}/claim/verify")
     assert pressed.status == 200 and pressed.json["object"] == "domain_claim"
     await api.rig.round()
-    return (await api.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
+    return (await api.request("GET", f"/domains/{claim['domain_id']}/claim")).json
 
 
 @pytest_twisted.ensureDeferred
@@ -56,7 +56,7 @@ async def test_claim_with_its_record_takes_over_the_name(api: DomainApi) -> None
     assert set(claim["record"]) == {"type", "name", "value", "ttl"} and (claim["record"]["type"], claim["record"]["name"]) == ("TXT", NAME)
     assert (claim["blocked_reason"], claim["failure_reason"]) == (None, None)
     assert (await claimed(api, 200))["id"] == claim["id"]
-    placeholder = (await api.ask("GET", f"/domains/{claim['domain_id']}")).json
+    placeholder = (await api.request("GET", f"/domains/{claim['domain_id']}")).json
     assert (placeholder["name"], placeholder["status"], placeholder["custom_return_path"]) == (NAME, "not_started", "bounce")
     assert (await verified(api, claim))["status"] == "pending"  # its record is not there
 
@@ -71,7 +71,7 @@ async def test_claim_with_its_record_takes_over_the_name(api: DomainApi) -> None
     await api.rig.later(hours=1)
     completed = await verified(api, claim)
     assert (completed["status"], completed["blocked_reason"], completed["failure_reason"]) == ("completed", None, None)
-    lost = (await api.ask("GET", f"/domains/{holder.id}", key=api.world.foreign_key)).json
+    lost = (await api.request("GET", f"/domains/{holder.id}", key=api.http.foreign_key)).json
     assert lost["status"] == "failed" and "took over" in lost["failure_reason"]
     assert (await verified(api, claim))["status"] == "completed"
 
@@ -85,14 +85,14 @@ async def test_claim_is_completed_by_the_domains_records(api: DomainApi) -> None
     await unpublish(api, holder)
     await api.rig.publish(domain)
     assert (await verified(api, claim))["status"] == "completed"
-    assert (await api.ask("GET", f"/domains/{claim['domain_id']}")).json["status"] == "verified"
+    assert (await api.request("GET", f"/domains/{claim['domain_id']}")).json["status"] == "verified"
 
 
 @pytest_twisted.ensureDeferred
 async def test_claim_of_a_free_name_needs_no_proof(api: DomainApi) -> None:
     claim = await claimed(api)
     assert claim["status"] == "completed"
-    again = await api.ask("POST", "/domains/claim", {"name": NAME})
+    again = await api.request("POST", "/domains/claim", {"name": NAME})
     assert again.problem == (403, "validation_error") and "registered already" in again.json["message"]
 
 
@@ -115,7 +115,7 @@ async def test_claim_expires_after_a_week_and_can_be_repeated(api: DomainApi) ->
     holder = await held(api)
     claim = await claimed(api)
     await api.rig.later(days=7)
-    gone = (await api.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
+    gone = (await api.request("GET", f"/domains/{claim['domain_id']}/claim")).json
     assert gone["status"] == "expired"
     api.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
     await unpublish(api, holder)
@@ -128,9 +128,9 @@ async def test_claim_expires_after_a_week_and_can_be_repeated(api: DomainApi) ->
 async def test_deleting_a_domain_cancels_its_claim(api: DomainApi) -> None:
     await held(api)
     claim = await claimed(api)
-    assert (await api.ask("DELETE", f"/domains/{claim['domain_id']}")).status == 200
-    assert (await api.ask("GET", f"/domains/{claim['domain_id']}/claim")).json["status"] == "canceled"
-    assert (await api.ask("POST", f"/domains/{claim['domain_id']}/claim/verify")).json["status"] == "canceled"
+    assert (await api.request("DELETE", f"/domains/{claim['domain_id']}")).status == 200
+    assert (await api.request("GET", f"/domains/{claim['domain_id']}/claim")).json["status"] == "canceled"
+    assert (await api.request("POST", f"/domains/{claim['domain_id']}/claim/verify")).json["status"] == "canceled"
     assert (await claimed(api))["status"] == "pending"
 
 
@@ -140,23 +140,23 @@ async def test_claim_is_invisible_to_other_accounts(api: DomainApi) -> None:
     claim = await claimed(api)
     path = f"/domains/{claim['domain_id']}/claim"
     for method, where in (("GET", path), ("POST", f"{path}/verify")):
-        assert (await api.ask(method, where, key=api.world.foreign_key)).problem == (404, "not_found")
+        assert (await api.request(method, where, key=api.http.foreign_key)).problem == (404, "not_found")
     for id in (NOBODY, str(holder.id)):
-        assert (await api.ask("GET", f"/domains/{id}/claim")).problem == (404, "not_found")
-    assert (await api.ask("GET", "/domains/nonsense/claim")).status == 422
-    assert (await api.ask("POST", "/domains/claim", {"region": "r1"})).problem == (422, "missing_required_field")
-    assert (await api.ask("POST", "/domains/claim", {"name": "x.example", "region": "mars"})).problem == (422, "invalid_region")
+        assert (await api.request("GET", f"/domains/{id}/claim")).problem == (404, "not_found")
+    assert (await api.request("GET", "/domains/nonsense/claim")).status == 422
+    assert (await api.request("POST", "/domains/claim", {"region": "r1"})).problem == (422, "missing_required_field")
+    assert (await api.request("POST", "/domains/claim", {"name": "x.example", "region": "mars"})).problem == (422, "invalid_region")
 
 
 @pytest_twisted.ensureDeferred
 async def test_claim_beyond_a_limit_names_the_limit(api: DomainApi) -> None:
     api.rig.maintenance.limits = DomainLimits(unverified=1)
-    await api.made()
-    full = await api.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
+    await api.create()
+    full = await api.request("POST", "/domains", {"name": "b.example", "region": "r1"})
     assert full.problem == (422, "validation_error") and "at most 1 unverified domains" in full.json["message"]
-    assert (await api.ask("POST", "/domains/claim", {"name": "b.example", "region": "r1"})).problem == (422, "validation_error")
+    assert (await api.request("POST", "/domains/claim", {"name": "b.example", "region": "r1"})).problem == (422, "validation_error")
     api.rig.maintenance.limits = DomainLimits(adds_per_hour=1)
-    soon = await api.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
+    soon = await api.request("POST", "/domains", {"name": "b.example", "region": "r1"})
     assert soon.problem == (429, "rate_limit_exceeded") and "at most 1 domains per hour" in soon.json["message"]
     assert 0 < int(soon.headers["retry-after"]) <= 3600
 

@@ -12,11 +12,12 @@ from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.http.api import Api
 from mailsvc.http.resources.domains import DomainContext
 from mailsvc.runtime.budget import Budgets
+from mailsvc.store.domains.reports import Reports
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.postgres.pool import Pool
 from tests.domains.rig import Rig
+from tests.http.api_rig import ApiRig, at_once
 from tests.http.contract import Contract
-from tests.http.world import World, at_once
 
 NOBODY = "0190a8e6-0000-7000-8000-000000000001"
 
@@ -24,14 +25,14 @@ NOBODY = "0190a8e6-0000-7000-8000-000000000001"
 @attrs.frozen
 class DomainApi:
     rig: Rig
-    world: World
+    http: ApiRig
     sending_key: str
 
-    async def ask(self, method: str, path: str, body: object = b"", key: str | None = None) -> Any:
-        return await self.world.ask(method, path, body, key)
+    async def request(self, method: str, path: str, body: object = b"", key: str | None = None) -> Any:
+        return await self.http.request(method, path, body, key)
 
-    async def made(self, **fields: Any) -> Any:
-        response = await self.ask("POST", "/domains", {"name": "example.com", "region": "r1", **fields})
+    async def create(self, **fields: Any) -> Any:
+        response = await self.request("POST", "/domains", {"name": "example.com", "region": "r1", **fields})
         assert response.status == 201, response.body
         return response.json
 
@@ -50,11 +51,13 @@ async def api(pool: Pool) -> Any:
     api = Api(
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budgets=Budgets.of(1 << 26, 1 << 30, reactor), in_thread=at_once, checks={},
-        domains=DomainContext(rig.domains, rig.maintenance, rig.maintenance.publishing, "r1"),
+        domains=DomainContext(rig.domains, rig.maintenance, rig.maintenance.publishing, "r1", Reports(pool)),
         requests=unused, sessions=unused, rollups=unused, link_secrets=lambda: (b"",),
     )  # type: ignore[arg-type]  # fmt: skip
-    world = World(api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()))
-    yield DomainApi(rig, world, sending)
+    http = ApiRig(
+        api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()), unused, unused
+    )  # fmt: skip
+    yield DomainApi(rig, http, sending)
     await rig.dns.stop()
 
 
@@ -66,7 +69,7 @@ async def rig_account(rig: Rig, name: str) -> Any:
 
 @pytest_twisted.ensureDeferred
 async def test_new_domain_has_the_keys_that_libraries_need(api: DomainApi) -> None:
-    domain = await api.made()
+    domain = await api.create()
     assert "object" not in domain
     needed = {"id", "name", "status", "created_at", "region", "capabilities", "records", "open_tracking", "click_tracking"}
     assert needed <= set(domain)
@@ -80,19 +83,19 @@ async def test_new_domain_has_the_keys_that_libraries_need(api: DomainApi) -> No
     parts = rsa["value"].split('" "')
     assert rsa["name"].endswith("._domainkey") and [len(part) <= 256 for part in parts] == [True, True]
     assert [(a["record"], a["name"], a["value"]) for a in domain["advice"]] == [("DMARC", "_dmarc", "v=DMARC1; p=none;")]
-    read = (await api.ask("GET", f"/domains/{domain['id']}")).json
+    read = (await api.request("GET", f"/domains/{domain['id']}")).json
     assert read["object"] == "domain" and read["records"] == domain["records"]
 
 
 @pytest_twisted.ensureDeferred
 async def test_domain_never_shows_private_keys(api: DomainApi) -> None:
-    domain = await api.made()
+    domain = await api.create()
     stored = await api.rig.pool.rows("SELECT sealed_key FROM dkim_keys")
     assert len(stored) == 2
-    bodies = [(await api.ask("GET", path)).body for path in (f"/domains/{domain['id']}", "/domains")]
-    told = str(await api.rig.events()) + str(bodies)
+    bodies = [(await api.request("GET", path)).body for path in (f"/domains/{domain['id']}", "/domains")]
+    shown = str(await api.rig.events()) + str(bodies)
     for key in await api.rig.domains.signing_keys((await api.rig.domains.called("example.com")).id):  # type: ignore[union-attr]
-        assert key.der.hex() not in told and repr(key.der) not in told
+        assert key.der.hex() not in shown and repr(key.der) not in shown
 
 
 @pytest.mark.parametrize(
@@ -112,12 +115,13 @@ async def test_domain_never_shows_private_keys(api: DomainApi) -> None:
         ({"custom_return_path": "a" * 64}, 422, "validation_error", "custom_return_path"),
         ({"custom_return_path": "a.b"}, 422, "validation_error", "custom_return_path"),
         ({"tls": "none"}, 422, "validation_error", "tls"),
-        ({"open_tracking": True}, 422, "validation_error", "open_tracking"),
-        ({"click_tracking": True}, 422, "validation_error", "click_tracking"),
         ({"click_tracking": "no"}, 422, "validation_error", "click_tracking"),
         ({"tracking_subdomain": 0}, 422, "validation_error", "`tracking_subdomain` field must be a string"),
         ({"tracking_subdomain": False}, 422, "validation_error", "`tracking_subdomain` field must be a string"),
-        ({"tracking_subdomain": "links"}, 422, "validation_error", "tracking_subdomain"),
+        ({"tracking_subdomain": "a.b"}, 422, "validation_error", "tracking_subdomain"),
+        ({"tracking_subdomain": "WWW"}, 422, "validation_error", "`tracking_subdomain` field must not be `www`"),
+        ({"tracking_subdomain": "send"}, 422, "validation_error", "`tracking_subdomain` field must not be `send`"),
+        ({"tracking_subdomain": "Bounce", "custom_return_path": "bounce"}, 422, "validation_error", "must not be `bounce`"),
         ({"capabilities": "all"}, 422, "validation_error", "capabilities"),
         ({"capabilities": {"sending": True}}, 422, "validation_error", "capabilities.sending"),
         ({"capabilities": {"sending": "disabled"}}, 422, "validation_error", "at least one"),
@@ -125,7 +129,7 @@ async def test_domain_never_shows_private_keys(api: DomainApi) -> None:
 )
 @pytest_twisted.ensureDeferred
 async def test_invalid_field_is_named_and_nothing_is_stored(api: DomainApi, fields: Any, status: int, name: str, words: str) -> None:
-    response = await api.ask("POST", "/domains", {"name": "example.com", **fields})
+    response = await api.request("POST", "/domains", {"name": "example.com", **fields})
     assert response.problem == (status, name)
     assert words in response.json["message"]
     assert (await api.rig.pool.rows("SELECT count(*) FROM domains")) == [(0,)] and await api.rig.events() == []
@@ -133,12 +137,12 @@ async def test_invalid_field_is_named_and_nothing_is_stored(api: DomainApi, fiel
 
 @pytest_twisted.ensureDeferred
 async def test_domain_name_is_unique_per_account(api: DomainApi) -> None:
-    await api.made()
-    response = await api.ask("POST", "/domains", {"name": "EXAMPLE.com."})
+    await api.create()
+    response = await api.request("POST", "/domains", {"name": "EXAMPLE.com."})
     assert response.problem == (403, "validation_error")
     assert response.json["message"] == "The `example.com` domain has been registered already."
     assert (await api.rig.pool.rows("SELECT count(*) FROM dkim_keys")) == [(2,)]
-    other = await api.ask("POST", "/domains", {"name": "example.com"}, api.world.foreign_key)
+    other = await api.request("POST", "/domains", {"name": "example.com"}, api.http.foreign_key)
     assert (other.status, other.json["status"]) == (201, "not_started")
     keys = await api.rig.pool.rows("SELECT count(DISTINCT public_key) FROM dkim_keys")
     assert keys == [(4,)]
@@ -146,84 +150,126 @@ async def test_domain_name_is_unique_per_account(api: DomainApi) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_international_name_is_stored_as_a_labels_and_shown_as_u_labels(api: DomainApi) -> None:
-    domain = await api.made(name="Bücher.example")
+    domain = await api.create(name="Bücher.example")
     assert (domain["name"], domain["name_ascii"]) == ("bücher.example", "xn--bcher-kva.example")
     assert domain["records"][0]["name"] == "send" and "warning" not in domain
-    assert "mistaken" in (await api.made(name="аррӏе.example"))["warning"]
+    assert "mistaken" in (await api.create(name="аррӏе.example"))["warning"]
 
 
 @pytest_twisted.ensureDeferred
 async def test_domain_settings_are_stored_and_changed(api: DomainApi) -> None:
-    domain = await api.made(custom_return_path="Bounce", tls="enforced", capabilities={"receiving": "enabled"}, open_tracking=False)
+    domain = await api.create(custom_return_path="Bounce", tls="enforced", capabilities={"receiving": "enabled"}, open_tracking=False)
     assert domain["records"][0]["name"] == "bounce"
     path = f"/domains/{domain['id']}"
-    assert (await api.ask("PATCH", path, {"capabilities": {"sending": "disabled"}, "click_tracking": False})).json == {
+    assert (await api.request("PATCH", path, {"capabilities": {"sending": "disabled"}, "click_tracking": False})).json == {
         "object": "domain",
         "id": domain["id"],
     }
-    read = (await api.ask("GET", path)).json
+    read = (await api.request("GET", path)).json
     assert (read["tls"], read["capabilities"]) == ("enforced", {"sending": "disabled", "receiving": "enabled"})
-    assert (await api.ask("PATCH", path, {"capabilities": {"receiving": "disabled"}})).problem == (422, "validation_error")
-    assert (await api.ask("PATCH", path, {"open_tracking": True})).problem == (422, "validation_error")
-    assert (await api.ask("PATCH", path, [])).problem == (422, "validation_error")
-    assert (await api.ask("PATCH", path, {})).status == 200
-    assert (await api.ask("GET", path)).json["history"][0]["message"] == "Settings changed: sending off."
+    assert (await api.request("PATCH", path, {"capabilities": {"receiving": "disabled"}})).problem == (422, "validation_error")
+    assert (await api.request("PATCH", path, {"tracking_subdomain": "bounce"})).problem == (422, "validation_error")
+    assert (await api.request("PATCH", path, [])).problem == (422, "validation_error")
+    assert (await api.request("PATCH", path, {})).status == 200
+    assert (await api.request("GET", path)).json["history"][0]["message"] == "Settings changed: sending off, click_tracking off."
     assert [kind for kind, _ in await api.rig.events()] == ["domain.created", "domain.updated"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_tracking_is_off_by_default_and_switched_on_and_off(api: DomainApi) -> None:
+    domain = await api.create()
+    assert (domain["open_tracking"], domain["click_tracking"], domain["tracking_subdomain"]) == (False, False, None)
+    assert domain["tracking_host"] is None and not [each for each in domain["records"] if each["record"] == "Tracking"]
+    path = f"/domains/{domain['id']}"
+    await api.request("PATCH", path, {"open_tracking": True})
+    read = (await api.request("GET", path)).json
+    assert (read["open_tracking"], read["click_tracking"], read["tracking_host"]) == (True, False, "track.example.net")
+    await api.request("PATCH", path, {"open_tracking": False, "click_tracking": True, "tracking_subdomain": "Links"})
+    [row] = (await api.request("GET", "/domains")).json["data"]
+    assert (row["open_tracking"], row["click_tracking"]) == (False, True)
+    read = (await api.request("GET", path)).json
+    assert (read["tracking_subdomain"], read["tracking_host"]) == ("links", None)
+    tracking = {"record": "Tracking", "type": "CNAME", "ttl": "Auto", "status": "not_started"}
+    assert read["records"][-1] == tracking | {"name": "links.example.com", "value": "track.example.net"}
+    assert "tracking_subdomain links" in read["history"][0]["message"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_tracking_subdomain_can_be_changed_but_not_removed(api: DomainApi) -> None:
+    domain = await api.create(tracking_subdomain="l0", click_tracking=True)
+    path = f"/domains/{domain['id']}"
+    for subdomain in ["", *(f"l{number}" for number in range(1, 10)), "l3"]:
+        assert (await api.request("PATCH", path, {"tracking_subdomain": subdomain})).status == 200
+    read = (await api.request("GET", path)).json
+    names = [each["name"].partition(".")[0] for each in read["records"] if each["record"] == "Tracking"]
+    assert names == ["l0", "l1", "l2", "l4", "l5", "l6", "l7", "l8", "l9", "l3"] and read["tracking_subdomain"] == "l3"
+    refused = await api.request("PATCH", path, {"tracking_subdomain": "l10"})
+    assert refused.problem == (422, "validation_error") and "at most 10" in refused.json["message"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_tracking_is_refused_where_no_host_serves_it(api: DomainApi) -> None:
+    object.__setattr__(api.rig.maintenance.publishing, "tracking_host", None)
+    for fields in {"open_tracking": True}, {"click_tracking": True}, {"tracking_subdomain": "links"}:
+        response = await api.request("POST", "/domains", {"name": "example.com", **fields})
+        assert response.problem == (422, "validation_error") and "does not track" in response.json["message"]
+    assert (await api.create(open_tracking=False))["open_tracking"] is False
 
 
 @pytest_twisted.ensureDeferred
 async def test_domain_with_sending_disabled_cannot_send(api: DomainApi) -> None:
     domain = await api.rig.verified(await api.rig.add())
-    await api.ask("PATCH", f"/domains/{domain.id}", {"capabilities": {"sending": "disabled", "receiving": "enabled"}})
+    await api.request("PATCH", f"/domains/{domain.id}", {"capabilities": {"sending": "disabled", "receiving": "enabled"}})
     domain = await api.rig.now_of(domain)
     assert not domain.may_send and domain.missing == "Sending is turned off for this domain."
 
 
 @pytest_twisted.ensureDeferred
 async def test_list_of_domains_is_complete_without_parameters(api: DomainApi) -> None:
-    ids = [(await api.made(name=f"d{n}.example"))["id"] for n in range(25)][::-1]
-    whole = (await api.ask("GET", "/domains")).json
+    ids = [(await api.create(name=f"d{n}.example"))["id"] for n in range(25)][::-1]
+    whole = (await api.request("GET", "/domains")).json
     assert ([d["id"] for d in whole["data"]], whole["has_more"], whole["object"]) == (ids, False, "list")
     assert "records" not in whole["data"][0] and "capabilities" in whole["data"][0]
-    first = (await api.ask("GET", "/domains?limit=10")).json
+    first = (await api.request("GET", "/domains?limit=10")).json
     assert ([d["id"] for d in first["data"]], first["has_more"]) == (ids[:10], True)
-    rest = (await api.ask("GET", f"/domains?limit=20&after={ids[9]}")).json
+    rest = (await api.request("GET", f"/domains?limit=20&after={ids[9]}")).json
     assert ([d["id"] for d in rest["data"]], rest["has_more"]) == (ids[10:], False)
-    before = (await api.ask("GET", f"/domains?limit=2&before={ids[10]}")).json
+    before = (await api.request("GET", f"/domains?limit=2&before={ids[10]}")).json
     assert ([d["id"] for d in before["data"]], before["has_more"]) == (ids[8:10], True)
-    assert (await api.ask("GET", "/domains?limit=0")).problem == (422, "validation_error")
+    assert (await api.request("GET", "/domains?limit=0")).problem == (422, "validation_error")
 
 
 @pytest_twisted.ensureDeferred
 async def test_domain_endpoints_hide_other_accounts_domains(api: DomainApi) -> None:
-    domain = await api.made()
-    foreign = api.world.foreign_key
+    domain = await api.create()
+    foreign = api.http.foreign_key
     for method, path, body in [
         ("GET", f"/domains/{domain['id']}", b""),
+        ("GET", f"/domains/{domain['id']}/reports", b""),
         ("PATCH", f"/domains/{domain['id']}", {"tls": "enforced"}),
         ("POST", f"/domains/{domain['id']}/verify", b""),
         ("DELETE", f"/domains/{domain['id']}", b""),
     ]:
         for key, where in ((foreign, path), (None, path.replace(domain["id"], NOBODY))):
-            response = await api.ask(method, where, body, key)
+            response = await api.request(method, where, body, key)
             assert response.problem == (404, "not_found") and response.json["message"] == "Domain not found"
-        assert (await api.ask(method, path.replace(domain["id"], "7"), body)).problem == (422, "invalid_parameter")
-        assert (await api.ask(method, path, body, api.sending_key)).problem == (401, "restricted_api_key")
-    assert (await api.ask("GET", "/domains", key=foreign)).json["data"] == []
-    assert (await api.ask("GET", f"/domains/{domain['id']}")).json["tls"] == "opportunistic"
+        assert (await api.request(method, path.replace(domain["id"], "7"), body)).problem == (422, "invalid_parameter")
+        assert (await api.request(method, path, body, api.sending_key)).problem == (401, "restricted_api_key")
+    assert (await api.request("GET", "/domains", key=foreign)).json["data"] == []
+    assert (await api.request("GET", f"/domains/{domain['id']}")).json["tls"] == "opportunistic"
 
 
 @pytest_twisted.ensureDeferred
 async def test_verify_schedules_a_check(api: DomainApi) -> None:
-    domain = await api.made()
+    domain = await api.create()
     path = f"/domains/{domain['id']}"
-    assert (await api.ask("POST", f"{path}/verify")).json == {"object": "domain", "id": domain["id"]}
-    read = (await api.ask("GET", path)).json
+    assert (await api.request("POST", f"{path}/verify")).json == {"object": "domain", "id": domain["id"]}
+    read = (await api.request("GET", path)).json
     assert (read["status"], {r["status"] for r in read["records"]}, read["checked_at"]) == ("pending", {"pending"}, None)
     api.rig.dns.zones["example.com"] = {"NS": ["ns.example.com."]}
     api.rig.dns.zones["ns.example.com"] = {"A": ["127.0.0.1"]}
     await api.rig.round()
-    read = (await api.ask("GET", path)).json
+    read = (await api.request("GET", path)).json
     assert read["status"] == "pending" and read["next_check_at"]
     check = read["records"][0]["check"]
     assert check == {
@@ -236,10 +282,10 @@ async def test_verify_schedules_a_check(api: DomainApi) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_deleted_domain_name_can_be_added_again(api: DomainApi) -> None:
-    domain = await api.made()
-    assert (await api.ask("DELETE", f"/domains/{domain['id']}")).json == {"object": "domain", "id": domain["id"], "deleted": True}
-    assert (await api.ask("DELETE", f"/domains/{domain['id']}")).problem == (404, "not_found")
-    again = await api.ask("POST", "/domains", {"name": "example.com"}, api.world.foreign_key)
+    domain = await api.create()
+    assert (await api.request("DELETE", f"/domains/{domain['id']}")).json == {"object": "domain", "id": domain["id"], "deleted": True}
+    assert (await api.request("DELETE", f"/domains/{domain['id']}")).problem == (404, "not_found")
+    again = await api.request("POST", "/domains", {"name": "example.com"}, api.http.foreign_key)
     assert again.status == 201 and again.json["id"] != domain["id"]
     kinds = await api.rig.events()
     assert [kind for kind, _ in kinds] == ["domain.created", "domain.deleted", "domain.created"]

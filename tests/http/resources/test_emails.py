@@ -31,7 +31,7 @@ BAD = {**GOOD, "to": "nobody"}
 @pytest.mark.parametrize("path", ["/emails", "/emails/", "/email", "/emails/sending", "/email/sending", "/emails?x=1"])
 def test_send_submits_the_email_and_returns_its_id(path: str) -> None:
     rig = Rig()
-    response = rig.ask("POST", path, GOOD)
+    response = rig.request("POST", path, GOOD)
     assert (response.status, response.json) == (200, ONE)
     assert response.headers["content-type"] == "application/json; charset=utf-8"
     [(caller, [email], key, permissive)] = rig.intake.submitted
@@ -40,15 +40,15 @@ def test_send_submits_the_email_and_returns_its_id(path: str) -> None:
 
 def test_sending_key_can_only_send() -> None:
     rig = Rig()
-    assert rig.ask("POST", "/emails", GOOD, key="ms_send").status == 200
-    assert rig.ask("POST", "/emails/batch", [GOOD], key="ms_send").status == 200
+    assert rig.request("POST", "/emails", GOOD, key="ms_send").status == 200
+    assert rig.request("POST", "/emails/batch", [GOOD], key="ms_send").status == 200
     for method, path in [
         ("GET", "/emails"),
         ("GET", f"/emails/{EMAIL}"),
         ("PATCH", f"/emails/{EMAIL}"),
         ("POST", f"/emails/{EMAIL}/cancel"),
     ]:
-        assert rig.ask(method, path, key="ms_send").problem == (401, "restricted_api_key")
+        assert rig.request(method, path, key="ms_send").problem == (401, "restricted_api_key")
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_sending_key_can_only_send() -> None:
     ],
 )
 def test_key_problems_have_their_status_and_name(headers: dict[str, str], expected: tuple[int, str]) -> None:
-    response = Rig().ask("POST", "/emails", GOOD, key=None, **headers)
+    response = Rig().request("POST", "/emails", GOOD, key=None, **headers)
     assert response.problem == expected
     assert ("www-authenticate" in response.headers) is (expected[0] == 401)
 
 
 def test_malformed_key_is_not_looked_up() -> None:
     rig = Rig()
-    assert rig.ask("GET", "/emails", key="guess").problem == (403, "invalid_api_key")
-    assert rig.keys.asked == 0
+    assert rig.request("GET", "/emails", key="guess").problem == (403, "invalid_api_key")
+    assert rig.keys.lookups == 0
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
 def test_authorization_scheme_is_case_insensitive(scheme: str) -> None:
-    assert Rig().ask("POST", "/emails", GOOD, key=None, Authorization=f"{scheme} ms_full").status == 200
+    assert Rig().request("POST", "/emails", GOOD, key=None, Authorization=f"{scheme} ms_full").status == 200
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_authorization_scheme_is_case_insensitive(scheme: str) -> None:
 def test_refusals_have_their_status_and_field(refusal: Refusal, expected: tuple[int, str]) -> None:
     rig = Rig()
     rig.intake.answer = lambda emails: Rejected({0: refusal})
-    response = rig.ask("POST", "/emails", GOOD)
+    response = rig.request("POST", "/emails", GOOD)
     assert response.problem == expected
     if refusal.field:
         assert f"`{refusal.field}`" in response.json["message"]
@@ -104,14 +104,14 @@ def test_refusals_have_their_status_and_field(refusal: Refusal, expected: tuple[
 def test_invalid_body_is_refused() -> None:
     rig = Rig()
     for body in ([GOOD], "x", 5, None):
-        assert rig.ask("POST", "/emails", body).status == 422
-    assert rig.ask("POST", "/emails").problem == (400, "validation_error")
+        assert rig.request("POST", "/emails", body).status == 422
+    assert rig.request("POST", "/emails").problem == (400, "validation_error")
     assert rig.intake.submitted == []
 
 
 def test_english_time_is_parsed_in_a_thread() -> None:
     rig = Rig()
-    assert rig.ask("POST", "/emails", {**GOOD, "scheduled_at": "in 1 hour"}).status == 200
+    assert rig.request("POST", "/emails", {**GOOD, "scheduled_at": "in 1 hour"}).status == 200
     assert rig.threads
     assert rig.intake.submitted[0][1][0].scheduled_at == NOW + timedelta(hours=1)
 
@@ -141,7 +141,7 @@ def test_sending_continues_after_the_client_hangs_up() -> None:
 def test_unavailable_database_is_503(error: Exception) -> None:
     rig = Rig()
     rig.stored.error = error
-    response = rig.ask("GET", f"/emails/{EMAIL}")
+    response = rig.request("GET", f"/emails/{EMAIL}")
     assert response.problem == (503, "service_unavailable")
     assert response.headers["retry-after"] == "1"
 
@@ -150,7 +150,7 @@ def test_unexpected_error_is_500_with_an_id_from_the_log() -> None:
     rig = Rig()
     rig.stored.error = ZeroDivisionError("ms_full and more")
     with capturedLogs() as logs:
-        response = rig.ask("GET", f"/emails/{EMAIL}")
+        response = rig.request("GET", f"/emails/{EMAIL}")
     assert response.problem == (500, "application_error")
     assert b"Zero" not in response.body
     assert b"Traceback" not in response.body
@@ -165,8 +165,8 @@ def test_unexpected_error_is_500_with_an_id_from_the_log() -> None:
 @pytest.mark.parametrize("key", ["k", '"quoted"', "welcome/1", "k" * 256])
 def test_idempotency_key_is_opaque(path: str, key: str) -> None:
     rig = Rig()
-    assert rig.ask("POST", path, GOOD, Idempotency_Key=key).status == 200
-    assert rig.ask("POST", path, dict(reversed(GOOD.items())), Idempotency_Key=key).status == 200
+    assert rig.request("POST", path, GOOD, Idempotency_Key=key).status == 200
+    assert rig.request("POST", path, dict(reversed(GOOD.items())), Idempotency_Key=key).status == 200
     first, second = (submitted[2] for submitted in rig.intake.submitted)
     assert first == second
     assert (first.endpoint, first.key) == ("POST /emails", key)
@@ -174,24 +174,24 @@ def test_idempotency_key_is_opaque(path: str, key: str) -> None:
 
 def test_idempotency_keys_of_batches_are_separate() -> None:
     rig = Rig()
-    rig.ask("POST", "/emails/batch", [GOOD], Idempotency_Key="k")
+    rig.request("POST", "/emails/batch", [GOOD], Idempotency_Key="k")
     assert rig.intake.submitted[0][2].endpoint == "POST /emails/batch"
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
 def test_idempotency_key_of_wrong_length_is_refused(key: str) -> None:
-    assert Rig().ask("POST", "/emails", GOOD, Idempotency_Key=key).problem == (400, "invalid_idempotency_key")
+    assert Rig().request("POST", "/emails", GOOD, Idempotency_Key=key).problem == (400, "invalid_idempotency_key")
 
 
 def test_idempotency_key_is_ignored_by_other_endpoints() -> None:
-    assert Rig().ask("GET", "/emails", Idempotency_Key="k" * 257).status == 200
+    assert Rig().request("GET", "/emails", Idempotency_Key="k" * 257).status == 200
 
 
 @pytest.mark.parametrize(("answer", "name"), [(Busy(), "concurrent_idempotent_requests"), (OtherRequest(), "invalid_idempotent_request")])
 def test_idempotency_conflicts_are_409(answer: object, name: str) -> None:
     rig = Rig()
     rig.intake.answer = lambda emails: answer
-    assert rig.ask("POST", "/emails", GOOD, Idempotency_Key="k").problem == (409, name)
+    assert rig.request("POST", "/emails", GOOD, Idempotency_Key="k").problem == (409, name)
 
 
 # Batches
@@ -199,7 +199,7 @@ def test_idempotency_conflicts_are_409(answer: object, name: str) -> None:
 
 def test_batch_returns_ids_in_order() -> None:
     rig = Rig()
-    response = rig.ask("POST", "/emails/batch", [GOOD, {**GOOD, "attachments": [{"content": "eA==", "filename": "a"}]}])
+    response = rig.request("POST", "/emails/batch", [GOOD, {**GOOD, "attachments": [{"content": "eA==", "filename": "a"}]}])
     assert response.json == {"data": [ONE, {"id": OTHER}]}
     [(_, emails, key, permissive)] = rig.intake.submitted
     assert (len(emails), key, permissive) == (2, None, False)
@@ -207,12 +207,12 @@ def test_batch_returns_ids_in_order() -> None:
 
 def test_strict_batch_is_all_or_nothing() -> None:
     rig = Rig()
-    response = rig.ask("POST", "/emails/batch", [GOOD, BAD])
+    response = rig.request("POST", "/emails/batch", [GOOD, BAD])
     assert response.problem == (422, "validation_error")
     assert response.json["message"].startswith("Item 1: Invalid `to`")
     assert rig.intake.submitted == []
     rig.intake.answer = lambda emails: Rejected({1: Refusal("domain", "from", "The `x` domain is not verified.")})
-    response = rig.ask("POST", "/emails/batch", [GOOD, GOOD], x_batch_validation="strict")
+    response = rig.request("POST", "/emails/batch", [GOOD, GOOD], x_batch_validation="strict")
     assert (response.problem, response.json["message"][:7]) == ((403, "validation_error"), "Item 1:")
 
 
@@ -220,7 +220,7 @@ def test_permissive_batch_sends_valid_emails() -> None:
     rig = Rig()
     refusal = Refusal("domain", "from", "The `x` domain is not verified.")
     rig.intake.answer = lambda emails: Admitted((UUID(int=100), refusal))
-    response = rig.ask("POST", "/emails/batch", [BAD, GOOD, 5, GOOD], x_batch_validation="permissive")
+    response = rig.request("POST", "/emails/batch", [BAD, GOOD, 5, GOOD], x_batch_validation="permissive")
     assert response.status == 200
     assert response.json["data"] == [ONE]
     assert [error["index"] for error in response.json["errors"]] == [0, 2, 3]
@@ -231,25 +231,25 @@ def test_permissive_batch_sends_valid_emails() -> None:
 
 def test_permissive_batch_without_valid_emails_returns_errors() -> None:
     rig = Rig()
-    response = rig.ask("POST", "/emails/batch", [BAD], x_batch_validation="permissive", Idempotency_Key="k")
+    response = rig.request("POST", "/emails/batch", [BAD], x_batch_validation="permissive", Idempotency_Key="k")
     assert (response.status, response.json["data"], len(response.json["errors"])) == (200, [], 1)
     assert rig.intake.submitted == []
     rig.intake.answer = lambda emails: Rejected({0: Refusal("size", None, "Too large.")})
-    response = rig.ask("POST", "/emails/batch", [GOOD], x_batch_validation="permissive")
+    response = rig.request("POST", "/emails/batch", [GOOD], x_batch_validation="permissive")
     assert response.json == {"data": [], "errors": [{"index": 0, "message": "Too large."}]}
 
 
 def test_permissive_batch_without_errors_returns_no_errors() -> None:
-    assert Rig().ask("POST", "/emails/batch", [GOOD], x_batch_validation="permissive").json == {"data": [ONE], "errors": []}
+    assert Rig().request("POST", "/emails/batch", [GOOD], x_batch_validation="permissive").json == {"data": [ONE], "errors": []}
 
 
 @pytest.mark.parametrize("body", [[], [GOOD] * 101, GOOD, "x"])
 def test_batch_has_1_to_100_emails(body: object) -> None:
-    assert Rig().ask("POST", "/emails/batch", body).problem == (422, "validation_error")
+    assert Rig().request("POST", "/emails/batch", body).problem == (422, "validation_error")
 
 
 def test_unknown_batch_validation_is_refused() -> None:
-    response = Rig().ask("POST", "/emails/batch", [GOOD], x_batch_validation="lenient")
+    response = Rig().request("POST", "/emails/batch", [GOOD], x_batch_validation="lenient")
     assert "`x-batch-validation`" in response.json["message"]
 
 
@@ -258,7 +258,7 @@ def test_unknown_batch_validation_is_refused() -> None:
 
 def test_get_returns_content_and_recipients() -> None:
     rig = Rig()
-    assert rig.ask("GET", f"/emails/{EMAIL}", b"{}").json == {
+    assert rig.request("GET", f"/emails/{EMAIL}", b"{}").json == {
         "object": "email", "id": str(EMAIL), "message_id": "<x@example.com>", "to": ["b@example.net"], "from": "A <a@example.com>",
         "created_at": "2023-04-03 22:13:42.67498+00", "subject": "Hi", "html": "<p>x</p>", "text": None, "bcc": [], "cc": [],
         "reply_to": [], "last_event": "delivery_delayed", "scheduled_at": None, "tags": [{"name": "k", "value": "v"}],
@@ -275,26 +275,26 @@ def test_get_returns_content_and_recipients() -> None:
 
 def test_email_of_another_account_is_not_found() -> None:
     rig = Rig()
-    assert rig.ask("GET", f"/emails/{EMAIL}", key="ms_three").problem == (404, "not_found")
-    assert rig.ask("GET", f"/emails/{UUID(int=9)}").json["message"] == "Email not found"
+    assert rig.request("GET", f"/emails/{EMAIL}", key="ms_three").problem == (404, "not_found")
+    assert rig.request("GET", f"/emails/{UUID(int=9)}").json["message"] == "Email not found"
 
 
 @pytest.mark.parametrize("text", ["x", "0190a8e6000070008000000000000001", "{0190a8e6-0000-7000-8000-000000000001}", "%00"])
 def test_id_must_be_a_uuid(text: str) -> None:
-    response = Rig().ask("GET", f"/emails/{text}")
+    response = Rig().request("GET", f"/emails/{text}")
     assert response.problem == (422, "invalid_parameter")
     assert "`id`" in response.json["message"]
 
 
 def test_list_returns_rows_with_all_keys() -> None:
     rig = Rig()
-    response = rig.ask("GET", "/emails")
+    response = rig.request("GET", "/emails")
     assert (response.json["object"], response.json["has_more"]) == ("list", False)
     assert list(response.json["data"][0]) == [
         "id", "message_id", "to", "from", "created_at", "subject", "bcc", "cc", "reply_to", "last_event", "scheduled_at",
     ]  # fmt: skip
-    rig.ask("GET", f"/emails?limit=100&after={EMAIL}")
-    rig.ask("GET", f"/emails?limit=1&before={EMAIL}&after=")
+    rig.request("GET", f"/emails?limit=100&after={EMAIL}")
+    rig.request("GET", f"/emails?limit=1&before={EMAIL}&after=")
     assert rig.stored.calls == [("list", 20, None, None), ("list", 100, EMAIL, None), ("list", 1, None, EMAIL)]
 
 
@@ -307,7 +307,7 @@ def test_list_returns_rows_with_all_keys() -> None:
     ],
 )  # fmt: skip
 def test_pagination_parameters_are_checked(query: str, name: str) -> None:
-    assert Rig().ask("GET", f"/emails?{query}").problem == (422, name)
+    assert Rig().request("GET", f"/emails?{query}").problem == (422, name)
 
 
 @pytest.mark.parametrize(
@@ -328,9 +328,9 @@ def test_times_are_written_like_postgres(at: datetime, text: str) -> None:
 def test_reschedule_changes_the_time() -> None:
     rig = Rig()
     rig.stored.changed = "rescheduled"
-    response = rig.ask("PATCH", f"/emails/{EMAIL}", {"id": str(EMAIL), "scheduled_at": "2026-11-22T10:00:00Z"})
+    response = rig.request("PATCH", f"/emails/{EMAIL}", {"id": str(EMAIL), "scheduled_at": "2026-11-22T10:00:00Z"})
     assert response.json == {"object": "email", "id": str(EMAIL)}
-    rig.ask("PATCH", f"/emails/{EMAIL}", {"scheduled_at": "now"})
+    rig.request("PATCH", f"/emails/{EMAIL}", {"scheduled_at": "now"})
     assert rig.stored.calls == [("reschedule", datetime(2026, 11, 22, 10, tzinfo=UTC)), ("reschedule", NOW)]
 
 
@@ -338,16 +338,16 @@ def test_reschedule_changes_the_time() -> None:
     ("body", "name"), [({}, "missing_required_field"), ({"scheduled_at": 5}, "validation_error"), ([], "validation_error")]
 )
 def test_reschedule_needs_a_time(body: object, name: str) -> None:
-    assert Rig().ask("PATCH", f"/emails/{EMAIL}", body).problem == (422, name)
+    assert Rig().request("PATCH", f"/emails/{EMAIL}", body).problem == (422, name)
 
 
 def test_cancel_reports_the_result() -> None:
     rig = Rig()
-    assert rig.ask("POST", f"/emails/{EMAIL}/cancel", b"{}").json == {"object": "email", "id": str(EMAIL)}
+    assert rig.request("POST", f"/emails/{EMAIL}/cancel", b"{}").json == {"object": "email", "id": str(EMAIL)}
     rig.stored.changed = "too_late"
-    assert rig.ask("POST", f"/emails/{EMAIL}/cancel").problem == (422, "validation_error")
+    assert rig.request("POST", f"/emails/{EMAIL}/cancel").problem == (422, "validation_error")
     rig.stored.changed = "not_found"
-    assert rig.ask("POST", f"/emails/{EMAIL}/cancel").problem == (404, "not_found")
+    assert rig.request("POST", f"/emails/{EMAIL}/cancel").problem == (404, "not_found")
 
 
 # Methods and paths
@@ -355,39 +355,39 @@ def test_cancel_reports_the_result() -> None:
 
 def test_unknown_methods_are_refused() -> None:
     rig = Rig()
-    assert rig.ask("PUT", "/emails").problem == (405, "method_not_allowed")
-    assert rig.ask("PUT", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
-    assert rig.ask("DELETE", f"/emails/{EMAIL}").headers["allow"] == "GET, HEAD, OPTIONS, PATCH"
-    assert rig.ask("get", "/emails").problem == (501, "method_not_allowed")
-    assert rig.ask("BREW", "/emails").status == 501
-    assert rig.ask("TRACE", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
-    options = rig.ask("OPTIONS", "/emails/batch", key=None)
+    assert rig.request("PUT", "/emails").problem == (405, "method_not_allowed")
+    assert rig.request("PUT", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    assert rig.request("DELETE", f"/emails/{EMAIL}").headers["allow"] == "GET, HEAD, OPTIONS, PATCH"
+    assert rig.request("get", "/emails").problem == (501, "method_not_allowed")
+    assert rig.request("BREW", "/emails").status == 501
+    assert rig.request("TRACE", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    options = rig.request("OPTIONS", "/emails/batch", key=None)
     assert (options.status, options.body) == (204, b"")
-    assert rig.ask("OPTIONS", "/nope", key=None).status == 404
-    head, get = rig.ask("HEAD", f"/emails/{EMAIL}"), rig.ask("GET", f"/emails/{EMAIL}")
+    assert rig.request("OPTIONS", "/nope", key=None).status == 404
+    head, get = rig.request("HEAD", f"/emails/{EMAIL}"), rig.request("GET", f"/emails/{EMAIL}")
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(get.body)), b"")
 
 
 @pytest.mark.parametrize("path", ["/emails/batch", "/emails/sending", "/email/sending", "/email"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PATCH", "DELETE", "PUT", "OPTIONS"])
 def test_allow_header_lists_only_methods_of_the_path(method: str, path: str) -> None:
-    response = Rig().ask(method, path)
+    response = Rig().request(method, path)
     assert (response.status, response.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")
 
 
 def test_unserved_path_is_not_found_for_every_method() -> None:
     for method in ("GET", "POST", "DELETE", "OPTIONS"):
-        assert Rig().ask(method, "/emails/receiving").status == Rig().ask(method, f"/emails/receiving/{EMAIL}").status == 404
+        assert Rig().request(method, "/emails/receiving").status == Rig().request(method, f"/emails/receiving/{EMAIL}").status == 404
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
 def test_id_is_checked_before_the_body(method: str) -> None:
-    assert Rig().ask("PATCH" if method == "PATCH" else "GET", "/emails/batches").problem == (422, "invalid_parameter")
+    assert Rig().request("PATCH" if method == "PATCH" else "GET", "/emails/batches").problem == (422, "invalid_parameter")
 
 
 @pytest.mark.parametrize("path", ["/", "//emails", "/nope", "/emailsx", "/emails/x/y", "/%65mails%2f", "/emails/%ff", "/email", "/.."])
 def test_unknown_endpoint_is_not_found(path: str) -> None:
-    response = Rig().ask("DELETE" if path == "/email" else "GET", path)
+    response = Rig().request("DELETE" if path == "/email" else "GET", path)
     assert response.status in (404, 405)
     assert response.problem[1] in ("not_found", "method_not_allowed")
 

@@ -9,28 +9,28 @@ from tests.http.rig import EMAIL, Rig
 
 
 def test_healthz_responds() -> None:
-    assert Rig().ask("GET", "/healthz", key=None).json == {"status": "ok"}
+    assert Rig().request("GET", "/healthz", key=None).json == {"status": "ok"}
 
 
 def test_readyz_needs_all_checks() -> None:
     rig = Rig()
-    told: list[str | None] = [None]
+    problems: list[str | None] = [None]
 
     async def check() -> str | None:
-        return told[0]
+        return problems[0]
 
     async def broken() -> str | None:
         raise OSError
 
     rig.checks["database"] = check
-    assert rig.ask("GET", "/readyz", key=None).json == {"status": "ready", "checks": {"database": "ok"}}
-    told[0] = "no connection"
-    response = rig.ask("GET", "/readyz", key=None)
+    assert rig.request("GET", "/readyz", key=None).json == {"status": "ready", "checks": {"database": "ok"}}
+    problems[0] = "no connection"
+    response = rig.request("GET", "/readyz", key=None)
     assert response.problem == (503, "service_unavailable")
     assert "database: no connection" in response.json["message"]
     rig.checks["database"] = broken
     with capturedLogs():
-        assert rig.ask("GET", "/readyz", key=None).status == 503
+        assert rig.request("GET", "/readyz", key=None).status == 503
 
 
 def test_sandbox_lists_and_shows_emails() -> None:
@@ -39,16 +39,16 @@ def test_sandbox_lists_and_shows_emails() -> None:
         "id": "00000000-0000-0000-0000-00000000004d", "email_id": str(EMAIL), "created_at": "2026-11-21 00:15:00+00",
         "from": "a@example.com", "to": ["b@example.net"], "tls": None, "dkim": [{"domain": "example.com", "result": "pass"}], "size": 18,
     }  # fmt: skip
-    assert rig.ask("GET", "/sandbox/emails", key="ms_send").json == {"object": "list", "has_more": False, "data": [listed]}
-    one = rig.ask("GET", f"/sandbox/emails/{listed['id']}").json
+    assert rig.request("GET", "/sandbox/emails", key="ms_send").json == {"object": "list", "has_more": False, "data": [listed]}
+    one = rig.request("GET", f"/sandbox/emails/{listed['id']}").json
     assert one == {"object": "sandbox_email", **listed, "raw": "Subject: Hi\r\n\r\nx\r\n", "raw_charset": "utf-8"}
 
 
 def test_sandbox_hides_other_accounts() -> None:
     rig = Rig()
-    assert rig.ask("GET", "/sandbox/emails", key="ms_three").json["data"] == []
-    assert rig.ask("GET", "/sandbox/emails/00000000-0000-0000-0000-00000000004d", key="ms_three").status == 404
-    assert rig.ask("GET", "/sandbox/emails", key=None).status == 401
+    assert rig.request("GET", "/sandbox/emails", key="ms_three").json["data"] == []
+    assert rig.request("GET", "/sandbox/emails/00000000-0000-0000-0000-00000000004d", key="ms_three").status == 404
+    assert rig.request("GET", "/sandbox/emails", key=None).status == 401
 
 
 def test_sandbox_shows_bytes_that_are_not_utf8_as_latin1() -> None:

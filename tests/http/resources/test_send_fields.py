@@ -95,7 +95,7 @@ def test_email_needs_html_or_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "name", "told"),
+    ("field", "value", "name", "expected"),
     [
         ("from", "no address", "invalid_from_address", "`from`"),
         ("from", 5, "validation_error", "`from`"),
@@ -126,7 +126,7 @@ def test_email_needs_html_or_text() -> None:
         ("tags", [{"name": "k", "value": "v\n"}], "validation_error", "`tags[0].value`"),
         ("tags", [{"name": "k", "value": "v"}] * 76, "validation_error", "`tags`"),
         ("template", {"id": "x"}, "validation_error", "`template`"),
-        ("topic_id", "x", "validation_error", "`topic_id`"),
+        ("topic_id", "x", "invalid_parameter", "`topic_id`"),
         ("attachments", {"content": "eA=="}, "validation_error", "`attachments`"),
         ("attachments", [5], "validation_error", "`attachments[0]`"),
         ("attachments", [{"filename": "x"}], "invalid_attachment", "`attachments[0]`"),
@@ -145,10 +145,10 @@ def test_email_needs_html_or_text() -> None:
         ("scheduled_at", "2027-11-22T10:00:00Z", "validation_error", "`scheduled_at`"),
     ],
 )
-def test_invalid_field_is_named(field: str, value: Any, name: str, told: str) -> None:
+def test_invalid_field_is_named(field: str, value: Any, name: str, expected: str) -> None:
     wrong = refused(**{field: value})
     assert (wrong.status, wrong.name) == (422, name)
-    assert told in wrong.message
+    assert expected in wrong.message
 
 
 DATA = bytes(range(256)) * 3

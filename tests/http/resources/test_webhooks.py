@@ -10,20 +10,20 @@ import pytest_twisted
 
 from mailsvc.events import payload
 from mailsvc.store.events.ledger import EventLedger
+from tests.http.api_rig import GOOD, ApiRig
 from tests.http.rig import Response
-from tests.http.world import GOOD, World
 
 HOOK = {"endpoint": "https://shop.example/hook", "events": ["email.sent"]}
 
 
-async def made(world: World, **changes: Any) -> str:
-    answer = await world.ask("POST", "/webhooks", HOOK | changes)
+async def created(rig: ApiRig, **changes: Any) -> str:
+    answer = await rig.request("POST", "/webhooks", HOOK | changes)
     assert answer.status == 201
     return str(answer.json["id"])
 
 
-async def number(world: World) -> None:
-    await EventLedger(world.pool).number(1000)
+async def number(rig: ApiRig) -> None:
+    await EventLedger(rig.pool).number(1000)
 
 
 @pytest.mark.parametrize(
@@ -44,83 +44,83 @@ async def number(world: World) -> None:
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_invalid_webhook_is_refused(world: World, changes: dict[str, Any], message: str) -> None:
-    answer = await world.ask("POST", "/webhooks", HOOK | changes)
+async def test_invalid_webhook_is_refused(rig: ApiRig, changes: dict[str, Any], message: str) -> None:
+    answer = await rig.request("POST", "/webhooks", HOOK | changes)
     assert answer.status == 422
     assert message in answer.json["message"]
-    assert (await world.ask("GET", "/webhooks")).json["data"] == []
+    assert (await rig.request("GET", "/webhooks")).json["data"] == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_webhook_is_created_changed_rotated_and_deleted(world: World) -> None:
-    webhook_id = await made(world, endpoint="HTTPS://Shop.Example:443", events=[*payload.TYPES, "email.sent"])
-    one = (await world.ask("GET", f"/webhooks/{webhook_id}")).json
+async def test_webhook_is_created_changed_rotated_and_deleted(rig: ApiRig) -> None:
+    webhook_id = await created(rig, endpoint="HTTPS://Shop.Example:443", events=[*payload.TYPES, "email.sent"])
+    one = (await rig.request("GET", f"/webhooks/{webhook_id}")).json
     assert (one["endpoint"], one["status"], one["events"]) == ("https://shop.example/", "enabled", list(payload.TYPES))
     assert one["signing_secret"].startswith("whsec_")
     assert set(one) >= {"object", "id", "created_at", "status", "endpoint", "events", "signing_secret"}
-    listed = (await world.ask("GET", "/webhooks")).json
+    listed = (await rig.request("GET", "/webhooks")).json
     assert (listed["object"], listed["has_more"]) == ("list", False)
     assert set(listed["data"][0]) == {"id", "created_at", "status", "endpoint", "events"}
-    changed = await world.ask("PATCH", f"/webhooks/{webhook_id}", {"status": "disabled"})
+    changed = await rig.request("PATCH", f"/webhooks/{webhook_id}", {"status": "disabled"})
     assert changed.json == {"object": "webhook", "id": webhook_id}
-    assert (await world.ask("GET", f"/webhooks/{webhook_id}")).json["status"] == "disabled"
-    rotated = (await world.ask("POST", f"/webhooks/{webhook_id}/signing-secret/rotate")).json
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}")).json["status"] == "disabled"
+    rotated = (await rig.request("POST", f"/webhooks/{webhook_id}/signing-secret/rotate")).json
     assert rotated["signing_secret"] != one["signing_secret"]
-    assert (await world.ask("GET", f"/webhooks/{webhook_id}")).json["signing_secret"] == rotated["signing_secret"]
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}")).json["signing_secret"] == rotated["signing_secret"]
     for _ in range(2):
-        await made(world)
-    assert (await world.ask("POST", "/webhooks", HOOK)).json["message"] == "An account can have at most 3 webhooks."
-    removed = await world.ask("DELETE", f"/webhooks/{webhook_id}")
+        await created(rig)
+    assert (await rig.request("POST", "/webhooks", HOOK)).json["message"] == "An account can have at most 3 webhooks."
+    removed = await rig.request("DELETE", f"/webhooks/{webhook_id}")
     assert removed.json == {"object": "webhook", "id": webhook_id, "deleted": True}
-    assert (await world.ask("DELETE", f"/webhooks/{webhook_id}")).problem == (404, "not_found")
-    page = (await world.ask("GET", "/webhooks?limit=1")).json
+    assert (await rig.request("DELETE", f"/webhooks/{webhook_id}")).problem == (404, "not_found")
+    page = (await rig.request("GET", "/webhooks?limit=1")).json
     assert page["has_more"]
-    assert (await world.ask("GET", f"/webhooks?after={page['data'][0]['id']}")).json["has_more"] is False
+    assert (await rig.request("GET", f"/webhooks?after={page['data'][0]['id']}")).json["has_more"] is False
 
 
 @pytest_twisted.ensureDeferred
-async def test_webhook_events_are_listed_and_replayed(world: World) -> None:
-    webhook_id = await made(world)
+async def test_webhook_events_are_listed_and_replayed(rig: ApiRig) -> None:
+    webhook_id = await created(rig)
     for _ in range(3):
-        assert (await world.ask("POST", "/emails", GOOD)).status == 200
-    await number(world)
-    page = (await world.ask("GET", f"/webhooks/{webhook_id}/events?limit=2")).json
+        assert (await rig.request("POST", "/emails", GOOD)).status == 200
+    await number(rig)
+    page = (await rig.request("GET", f"/webhooks/{webhook_id}/events?limit=2")).json
     assert page["has_more"]
     assert [each["status"] for each in page["data"]] == ["pending", "pending"]
-    [last] = (await world.ask("GET", f"/webhooks/{webhook_id}/events?after={page['data'][-1]['id']}")).json["data"]
-    one = (await world.ask("GET", f"/webhooks/{webhook_id}/events/{last['id']}")).json
+    [last] = (await rig.request("GET", f"/webhooks/{webhook_id}/events?after={page['data'][-1]['id']}")).json["data"]
+    one = (await rig.request("GET", f"/webhooks/{webhook_id}/events/{last['id']}")).json
     assert (one["object"], one["id"], one["type"]) == ("webhook_event", last["id"], "email.sent")
     assert one["payload"]["data"]["subject"] == "Grüße"
     assert one["next_attempt_at"] is not None
-    assert (await world.ask("GET", f"/webhooks/{webhook_id}/events/{last['id']}/attempts")).json["data"] == []
-    replayed = await world.ask("POST", f"/webhooks/{webhook_id}/events/{last['id']}/replay")
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}/events/{last['id']}/attempts")).json["data"] == []
+    replayed = await rig.request("POST", f"/webhooks/{webhook_id}/events/{last['id']}/replay")
     assert replayed.json == {"object": "webhook_event", "id": last["id"]}
-    tested = (await world.ask("POST", f"/webhooks/{webhook_id}/test", {"type": "email.bounced"})).json
-    story = (await world.ask("GET", f"/webhooks/{webhook_id}/events/{tested['id']}")).json["payload"]
+    tested = (await rig.request("POST", f"/webhooks/{webhook_id}/test", {"type": "email.bounced"})).json
+    story = (await rig.request("GET", f"/webhooks/{webhook_id}/events/{tested['id']}")).json["payload"]
     assert (story["type"], story["data"]["bounce"]["type"]) == ("email.bounced", "Permanent")
-    assert (await world.ask("POST", f"/webhooks/{webhook_id}/test")).json["type"] == "email.sent"
+    assert (await rig.request("POST", f"/webhooks/{webhook_id}/test")).json["type"] == "email.sent"
     since = {"since": datetime(2026, 1, 1, tzinfo=UTC).isoformat()}
-    assert (await world.ask("POST", f"/webhooks/{webhook_id}/replay", since)).json["replayed"] == 0  # nothing has failed
-    assert (await world.ask("POST", f"/webhooks/{webhook_id}/replay", since | {"status": "all"})).json["replayed"] == 5
+    assert (await rig.request("POST", f"/webhooks/{webhook_id}/replay", since)).json["replayed"] == 0  # nothing has failed
+    assert (await rig.request("POST", f"/webhooks/{webhook_id}/replay", since | {"status": "all"})).json["replayed"] == 5
     for body, field in (
         ({}, "since"),
         ({"since": "yesterday"}, "since"),
         (since | {"status": "x"}, "status"),
         (since | {"until": "1"}, "until"),
     ):
-        assert field in (await world.ask("POST", f"/webhooks/{webhook_id}/replay", body)).json["message"]
+        assert field in (await rig.request("POST", f"/webhooks/{webhook_id}/replay", body)).json["message"]
     for path in ("events/1", "events?after=1", f"events/{last['id']}/attempts?after=x", "events/msg_" + "0" * 31):
-        assert (await world.ask("GET", f"/webhooks/{webhook_id}/{path}")).problem == (422, "invalid_parameter")
-    assert (await world.ask("GET", f"/webhooks/{webhook_id}/events/msg_{'0' * 32}")).problem == (404, "not_found")
+        assert (await rig.request("GET", f"/webhooks/{webhook_id}/{path}")).problem == (422, "invalid_parameter")
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}/events/msg_{'0' * 32}")).problem == (404, "not_found")
 
 
 @pytest_twisted.ensureDeferred
-async def test_webhooks_of_other_accounts_are_not_found(world: World) -> None:
-    webhook_id = await made(world)
-    await world.ask("POST", "/emails", GOOD)
-    suppression = (await world.ask("POST", "/suppressions", {"email": "a@example.net"})).json["id"]
-    await number(world)
-    [message] = (await world.ask("GET", f"/webhooks/{webhook_id}/events")).json["data"]
+async def test_webhooks_of_other_accounts_are_not_found(rig: ApiRig) -> None:
+    webhook_id = await created(rig)
+    await rig.request("POST", "/emails", GOOD)
+    suppression = (await rig.request("POST", "/suppressions", {"email": "a@example.net"})).json["id"]
+    await number(rig)
+    [message] = (await rig.request("GET", f"/webhooks/{webhook_id}/events")).json["data"]
     foreign: list[tuple[str, str, Any]] = [
         ("GET", f"/webhooks/{webhook_id}", b""),
         ("PATCH", f"/webhooks/{webhook_id}", {"status": "disabled"}),
@@ -138,27 +138,27 @@ async def test_webhooks_of_other_accounts_are_not_found(world: World) -> None:
         ("DELETE", "/suppressions/a@example.net", b""),
     ]
     for method, path, body in foreign:
-        answer = await world.ask(method, path, body, key=world.foreign_key)
+        answer = await rig.request(method, path, body, key=rig.foreign_key)
         assert answer.problem == (404, "not_found"), (method, path)
     for path in ("/webhooks", "/suppressions", "/event-log"):
-        assert (await world.ask("GET", path, key=world.foreign_key)).json["data"] == []
-    assert (await world.ask("GET", f"/webhooks/{webhook_id}")).json["status"] == "enabled"
+        assert (await rig.request("GET", path, key=rig.foreign_key)).json["data"] == []
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}")).json["status"] == "enabled"
 
 
 @pytest_twisted.ensureDeferred
-async def test_event_log_lists_events_in_order(world: World) -> None:
-    await number(world)
-    before = len((await world.ask("GET", "/event-log")).json["data"])  # of the domain
+async def test_event_log_lists_events_in_order(rig: ApiRig) -> None:
+    await number(rig)
+    before = len((await rig.request("GET", "/event-log")).json["data"])  # of the domain
     for _ in range(3):
-        await world.ask("POST", "/emails", GOOD)
-    await world.ask("POST", "/suppressions", {"email": "zoe@example.net"})
-    await world.ask("POST", "/emails", GOOD)
-    assert (await world.ask("GET", f"/event-log?after={before}")).json["data"] == []
-    await number(world)
-    first = (await world.ask("GET", f"/event-log?limit=2&after={before}")).json
+        await rig.request("POST", "/emails", GOOD)
+    await rig.request("POST", "/suppressions", {"email": "zoe@example.net"})
+    await rig.request("POST", "/emails", GOOD)
+    assert (await rig.request("GET", f"/event-log?after={before}")).json["data"] == []
+    await number(rig)
+    first = (await rig.request("GET", f"/event-log?limit=2&after={before}")).json
     assert [each["sequence"] for each in first["data"]] == [before + 1, before + 2]
     assert first["has_more"]
-    rest = (await world.ask("GET", f"/event-log?after={before + 2}")).json
+    rest = (await rig.request("GET", f"/event-log?after={before + 2}")).json
     assert [(each["sequence"], each["type"]) for each in rest["data"]] == [
         (before + 3, "email.sent"),
         (before + 4, "suppression.added"),
@@ -171,14 +171,14 @@ async def test_event_log_lists_events_in_order(world: World) -> None:
     }
     assert rest["data"][2]["data"]["to"] == ["zoe@example.net"]
     for query in ("after=x", "after=-1", "limit=0", "limit=101"):
-        assert (await world.ask("GET", f"/event-log?{query}")).status == 422
+        assert (await rig.request("GET", f"/event-log?{query}")).status == 422
 
 
 @pytest_twisted.ensureDeferred
-async def test_suppressions_are_added_found_and_removed(world: World) -> None:
-    added = await world.ask("POST", "/suppressions", {"email": "Zoe <Zoe@Example.net>"})
+async def test_suppressions_are_added_found_and_removed(rig: ApiRig) -> None:
+    added = await rig.request("POST", "/suppressions", {"email": "Zoe <Zoe@Example.net>"})
     assert added.status == 201
-    one = (await world.ask("GET", "/suppressions/zoe%40example.net")).json
+    one = (await rig.request("GET", "/suppressions/zoe%40example.net")).json
     assert one == {
         "object": "suppression",
         "id": added.json["id"],
@@ -188,17 +188,17 @@ async def test_suppressions_are_added_found_and_removed(world: World) -> None:
         "reason": None,
         "created_at": one["created_at"],
     }
-    assert (await world.ask("GET", "/suppressions?origin=bounce")).json["data"] == []
-    many = await world.ask("POST", "/suppressions/batch/add", {"emails": [f"a{n}@example.net" for n in range(100)]})
+    assert (await rig.request("GET", "/suppressions?origin=bounce")).json["data"] == []
+    many = await rig.request("POST", "/suppressions/batch/add", {"emails": [f"a{n}@example.net" for n in range(100)]})
     assert (many.status, len(many.json["data"])) == (201, 100)
-    page = (await world.ask("GET", "/suppressions?limit=100")).json
+    page = (await rig.request("GET", "/suppressions?limit=100")).json
     assert (len(page["data"]), page["has_more"]) == (100, True)
     ids = [each["id"] for each in page["data"][:50]]
-    assert len((await world.ask("POST", "/suppressions/batch/remove", {"ids": ids})).json["data"]) == 50
-    plus = (await world.ask("POST", "/suppressions", {"email": "a+b@example.net"})).json["id"]
+    assert len((await rig.request("POST", "/suppressions/batch/remove", {"ids": ids})).json["data"]) == 50
+    plus = (await rig.request("POST", "/suppressions", {"email": "a+b@example.net"})).json["id"]
     for path in ("a+b@example.net", "a%2Bb%40example.net"):  # a plus sign in a path is a plus sign
-        assert (await world.ask("GET", f"/suppressions/{path}")).json["id"] == plus
-    removed = (await world.ask("DELETE", "/suppressions/ZOE@example.net")).json
+        assert (await rig.request("GET", f"/suppressions/{path}")).json["id"] == plus
+    removed = (await rig.request("DELETE", "/suppressions/ZOE@example.net")).json
     assert (removed["deleted"], removed["origin"], removed["id"]) == (True, "manual", added.json["id"])
     wrong: list[tuple[str, Any]] = [
         ("/suppressions", {}),
@@ -211,7 +211,7 @@ async def test_suppressions_are_added_found_and_removed(world: World) -> None:
         ("/suppressions/batch/remove", {"emails": ["a@example.net"], "ids": ids[:1]}),
         ("/suppressions/batch/remove", {"ids": ["x"]}),
     ]
-    answers: list[Response] = [await world.ask("POST", path, body) for path, body in wrong]
+    answers: list[Response] = [await rig.request("POST", path, body) for path, body in wrong]
     assert {answer.status for answer in answers} == {422}
     for path in ("/suppressions?origin=x", "/suppressions/x"):
-        assert (await world.ask("GET", path)).problem == (422, "invalid_parameter")
+        assert (await rig.request("GET", path)).problem == (422, "invalid_parameter")

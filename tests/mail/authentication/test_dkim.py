@@ -147,7 +147,7 @@ def test_the_signature_field_has_all_tags() -> None:
     assert tags[0]["bh"] == tags[1]["bh"]
     assert sorted(tags[0]["h"].split(":")) == sorted(
         ["from", "to", "subject", "date", "message-id", "mime-version", "content-type"] * 2
-        + ["cc", "reply-to", "list-unsubscribe", "list-unsubscribe-post"]
+        + ["cc", "reply-to", "list-unsubscribe", "list-unsubscribe-post", "content-transfer-encoding", "sender"]
     )
 
 
@@ -170,6 +170,8 @@ def test_the_signature_field_is_folded() -> None:
         b"Reply-To: e@x.example",
         b"Cc: e@x.example",
         b"List-Unsubscribe: <https://x.example>",
+        b"Content-Transfer-Encoding: base64",
+        b"Sender: e@x.example",
     ],
 )
 @pytest.mark.parametrize("on_top", [True, False])

@@ -43,6 +43,7 @@ def test_a_policy_is_parsed() -> None:
     assert parse(GOOD + b"new_key: what it may be\r\n") == parse(GOOD)
     assert parse(GOOD + b"mode: none\r\n").mode == "enforce"
     assert parse(b"version: STSv1\nmode: none\nmax_age: 1\n") == Policy("none", 1)
+    assert parse(GOOD.replace(b"mail.example.com", b"mail.example.com.").replace(b"example.net", b"example.net.")) == parse(GOOD)
     assert parse(GOOD.replace(b"604800", b"9999999999")).max_age == mta_sts.LONGEST
 
 
@@ -58,10 +59,12 @@ def test_a_policy_is_parsed() -> None:
         b"version: STSv1\nmode: enforce\nmax_age: 1\n",
         GOOD.replace(b"mail.example.com", b"mail.*.com"),
         GOOD.replace(b"mail.example.com", b"*"),
+        GOOD.replace(b"mail.example.com", b"."),
+        GOOD.replace(b"mail.example.com", b"mail.example.com.."),
         GOOD.replace(b"mail.example.com", b""),
         GOOD + b"no colon here\r\n",
         GOOD + b"key: \xff\r\n",
-        GOOD + b"x: " + b"a" * mta_sts.MOST_OCTETS,
+        GOOD + b"x: " + b"a" * mta_sts.MAX_SIZE,
         b"<html>not found</html>",
     ],
 )

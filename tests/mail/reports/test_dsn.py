@@ -13,7 +13,7 @@ import pytest
 from mailsvc.mail import seven_bit
 from mailsvc.mail.address import Mailbox
 from mailsvc.mail.reports import dsn, dsn_reader, report
-from mailsvc.mail.reports.dsn import Fate, Notification
+from mailsvc.mail.reports.dsn import NoticeRecipient, Notification
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 MAIL = "Received: by us\r\nFrom: me@example.com\r\nSubject: Grüße\r\n\r\nthe body\r\n".encode()
@@ -26,15 +26,15 @@ NOTICE = Notification(
     about="<0@example.com>",
     envid="QQ+1",
     arrived=NOW,
-    fates=(Fate("a@b.example", "failed", "550 5.1.1 no such\r\nuser", NOW, "rfc822;first@b.example"),),
+    recipients=(NoticeRecipient("a@b.example", "failed", "550 5.1.1 no such\r\nuser", NOW, "rfc822;first@b.example"),),
     message=MAIL,
 )
 
 
 def parsed(notice: Notification) -> Any:
-    octets = dsn.compose(notice)
-    assert octets.count(b"\r\n") == octets.count(b"\n") == octets.count(b"\r")
-    message = message_from_bytes(octets, policy=policy.default)
+    data = dsn.compose(notice)
+    assert data.count(b"\r\n") == data.count(b"\n") == data.count(b"\r")
+    message = message_from_bytes(data, policy=policy.default)
     assert isinstance(message, EmailMessage)
     return message
 
@@ -48,12 +48,12 @@ def test_a_report_has_the_standard_structure() -> None:
 
 
 def test_each_recipient_has_its_status() -> None:
-    fates = (
-        *NOTICE.fates,
-        Fate("ü@b.example", "delayed", "mx.b.example answered 451 4.7.1 later.", NOW),
-        Fate("c@b.example", "relayed", "250 ok", NOW),
+    recipients = (
+        *NOTICE.recipients,
+        NoticeRecipient("ü@b.example", "delayed", "mx.b.example answered 451 4.7.1 later.", NOW),
+        NoticeRecipient("c@b.example", "relayed", "250 ok", NOW),
     )
-    about, *blocks = parsed(attrs.evolve(NOTICE, fates=fates)).get_payload()[1].get_payload()
+    about, *blocks = parsed(attrs.evolve(NOTICE, recipients=recipients)).get_payload()[1].get_payload()
     assert (about["Reporting-MTA"], about["Original-Envelope-Id"]) == ("dns; mx.example.com", "QQ+1")
     assert [block["Action"] for block in blocks] == ["failed", "delayed", "relayed"]
     assert [block["Status"] for block in blocks] == ["5.1.1", "4.7.1", "2.0.0"]
@@ -63,8 +63,11 @@ def test_each_recipient_has_its_status() -> None:
 
 
 def test_the_reply_of_the_remote_server_is_included() -> None:
-    fates = (Fate("a@b.example", "delivered", "", NOW, None, "mx.b.example"), Fate("l@b.example", "expanded", "250 ok", NOW))
-    message = parsed(attrs.evolve(NOTICE, fates=fates))
+    recipients = (
+        NoticeRecipient("a@b.example", "delivered", "", NOW, None, "mx.b.example"),
+        NoticeRecipient("l@b.example", "expanded", "250 ok", NOW),
+    )
+    message = parsed(attrs.evolve(NOTICE, recipients=recipients))
     _, *blocks = message.get_payload()[1].get_payload()
     assert [(block["Action"], block["Status"], block["Remote-MTA"]) for block in blocks] == [
         ("delivered", "2.0.0", "dns; mx.b.example"),
@@ -74,22 +77,28 @@ def test_the_reply_of_the_remote_server_is_included() -> None:
 
 
 def test_addresses_are_readable_in_reports_about_smtputf8_mail() -> None:
-    fates = (Fate("ü@b.example", "failed", "550 5.1.1 no", NOW, "utf-8;ö+1@b.example"), Fate("a@b.example", "failed", "550 no", NOW))
-    notice = attrs.evolve(NOTICE, fates=fates, smtputf8=True, to="mé@example.com")
-    octets = dsn.compose(notice)
-    assert "\r\nTo: <mé@example.com>\r\n".encode() in octets
-    assert b"Content-Type: multipart/report; report-type=global-delivery-status;" in octets
-    status = octets.partition(b"Content-Type: message/global-delivery-status\r\nContent-Transfer-Encoding: 8bit\r\n")[2].decode()
+    recipients = (
+        NoticeRecipient("ü@b.example", "failed", "550 5.1.1 no", NOW, "utf-8;ö+1@b.example"),
+        NoticeRecipient("a@b.example", "failed", "550 no", NOW),
+    )
+    notice = attrs.evolve(NOTICE, recipients=recipients, smtputf8=True, to="mé@example.com")
+    data = dsn.compose(notice)
+    assert "\r\nTo: <mé@example.com>\r\n".encode() in data
+    assert b"Content-Type: multipart/report; report-type=global-delivery-status;" in data
+    status = data.partition(b"Content-Type: message/global-delivery-status\r\nContent-Transfer-Encoding: 8bit\r\n")[2].decode()
     assert "Original-Recipient: utf-8; ö+1@b.example\r\nFinal-Recipient: utf-8; ü@b.example\r\n" in status
     assert "Final-Recipient: rfc822; a@b.example\r\n" in status
-    assert b"Content-Type: message/global-headers\r\n" in octets
+    assert b"Content-Type: message/global-headers\r\n" in data
     assert b"Content-Type: message/global\r\n" in dsn.compose(attrs.evolve(notice, full=True))
     assert b"Content-Type: text/rfc822-headers\r\n" in dsn.compose(attrs.evolve(notice, message=b"Subject: x\r\n\r\n"))
-    read = dsn_reader.read(report.read(octets))
-    assert read is not None and [fate.final for fate in read.fates] == ["ü@b.example", "a@b.example"]
-    assert read.fates[0].original == "ö+1@b.example"
-    seven = dsn_reader.read(report.read(seven_bit.convert(octets)))
-    assert seven is not None and [(fate.final, fate.status) for fate in seven.fates] == [("ü@b.example", "5.1.1"), ("a@b.example", "5.0.0")]
+    read = dsn_reader.read(report.read(data))
+    assert read is not None and [recipient.final for recipient in read.recipients] == ["ü@b.example", "a@b.example"]
+    assert read.recipients[0].original == "ö+1@b.example"
+    seven = dsn_reader.read(report.read(seven_bit.convert(data)))
+    assert seven is not None and [(recipient.final, recipient.status) for recipient in seven.recipients] == [
+        ("ü@b.example", "5.1.1"),
+        ("a@b.example", "5.0.0"),
+    ]
 
 
 def test_only_the_requested_part_of_the_message_is_returned() -> None:
@@ -97,12 +106,12 @@ def test_only_the_requested_part_of_the_message_is_returned() -> None:
     assert "Subject: Grüße".encode() in dsn.compose(NOTICE)
     full = parsed(attrs.evolve(NOTICE, full=True)).get_payload()[2]
     assert full.get_content_type() == "message/rfc822" and full.get_payload()[0]["From"] == "me@example.com"
-    relayed = attrs.evolve(NOTICE, full=True, fates=(Fate("c@b.example", "relayed", "250 ok", NOW),))
+    relayed = attrs.evolve(NOTICE, full=True, recipients=(NoticeRecipient("c@b.example", "relayed", "250 ok", NOW),))
     assert b"the body" not in dsn.compose(relayed)
 
 
 @pytest.mark.parametrize(
-    ("said", "action", "status"),
+    ("diagnostic", "action", "status"),
     [
         ("550 no", "failed", "5.0.0"),
         ("421 4.3.2 bye", "failed", "5.0.0"),
@@ -110,12 +119,14 @@ def test_only_the_requested_part_of_the_message_is_returned() -> None:
         ("250 2.1.5 ok", "relayed", "2.1.5"),
     ],
 )
-def test_status_and_action_agree(said: str, action: Any, status: str) -> None:
-    assert Fate("a@b.example", action, said, NOW).status == status
+def test_status_and_action_agree(diagnostic: str, action: Any, status: str) -> None:
+    assert NoticeRecipient("a@b.example", action, diagnostic, NOW).status == status
 
 
 def test_foreign_text_cannot_inject_lines() -> None:
-    octets = dsn.compose(
-        attrs.evolve(NOTICE, about="<a>\r\nX-Evil: 1", fates=(Fate("a@b.example", "failed", "550 x\r\nAction: relayed", NOW),))
+    data = dsn.compose(
+        attrs.evolve(
+            NOTICE, about="<a>\r\nX-Evil: 1", recipients=(NoticeRecipient("a@b.example", "failed", "550 x\r\nAction: relayed", NOW),)
+        )
     )
-    assert b"X-Evil" not in octets and b"\r\nAction: relayed" not in octets
+    assert b"X-Evil" not in data and b"\r\nAction: relayed" not in data

@@ -40,11 +40,11 @@ class Script:
     steps: list[Step] = attrs.field(factory=list)
     directions: dict[str, str] = attrs.field(factory=dict)
 
-    def add(self, who: str, said: bytes) -> None:
-        """What somebody says in one go is one step."""
+    def add(self, who: str, data: bytes) -> None:
+        """Data that one side sends at once is one step."""
         if self.steps and self.steps[-1][0] == who and who in "SC":
-            said = self.steps.pop()[1] + said
-        self.steps.append((who, said))
+            data = self.steps.pop()[1] + data
+        self.steps.append((who, data))
 
 
 def read(path: Path) -> Script:
@@ -71,9 +71,9 @@ def play(script: Script, *, split: bool = False) -> None:
     if "stuck" in wanted:
         server.stop_reading()
     result: list[Any] | None = None
-    for number, (who, said) in enumerate(script.steps):
+    for number, (who, data) in enumerate(script.steps):
         if who == "S":
-            server.send(said)
+            server.send(data)
         elif who == "S! gone":
             server.close(ConnectionLost("reset"))
         elif who == "C! tls":
@@ -82,8 +82,8 @@ def play(script: Script, *, split: bool = False) -> None:
         elif who == "C! gone":
             assert server.wire.disconnecting
         else:
-            heard, end = server.received(), said.find("…".encode())
-            assert (heard[:end] if end >= 0 else heard) == (said[:end] if end >= 0 else said), f"step {number}"
+            received, end = server.received(), data.find("…".encode())
+            assert (received[:end] if end >= 0 else received) == (data[:end] if end >= 0 else data), f"step {number}"
         if "to" in wanted and result is None and who != "C" and server.client.usable:
             body = unescape(wanted.get("body", "x\\r\\n"))
             result = server.deliver(*wanted["to"].split(), body=body, chunking="chunking" in wanted)

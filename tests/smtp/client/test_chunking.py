@@ -166,9 +166,9 @@ def test_the_message_is_sent_with_the_last_group_of_recipients() -> None:
     result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)), chunking=True)
     groups = 0
     while not result:
-        heard = server.received()
+        received = server.received()
         groups += 1
-        commands, _, body = heard.partition(b" LAST\r\n")
+        commands, _, body = received.partition(b" LAST\r\n")
         assert 0 < len(commands) <= 16384
         server.reply(*[OK] * (commands.count(b"\r\n") + (1 if body else 0)))
     assert groups == 5 and body == BODY
@@ -242,7 +242,7 @@ def test_no_reply_makes_the_client_raise(chunks: list[bytes]) -> None:
         server.send(chunk.replace(b"\xff", b"\r\n"))
     server.close()
     assert len(result) == 1 and not server.clock.getDelayedCalls()
-    assert server.received().endswith(BODY), "nothing is said behind it"
+    assert server.received().endswith(BODY), "nothing is sent after it"
 
 
 # Where BDAT is offered and not known
@@ -344,11 +344,11 @@ def test_a_mail_on_a_stale_connection_can_be_retried(reply: str) -> None:
 @pytest.mark.parametrize("body", [BODY, LARGE])
 def test_without_permission_the_message_stays_incomplete(body) -> None:
     server = open_()
-    asked: list[None] = []
-    result = server.deliver("a@example.org", "b@example.org", body=body, chunking=True, may_send_dot=lambda: bool(asked.append(None)))
+    checks: list[None] = []
+    result = server.deliver("a@example.org", "b@example.org", body=body, chunking=True, may_send_dot=lambda: bool(checks.append(None)))
     server.reply(OK, OK, OK)
     written = server.received()
-    assert len(asked) == 1 and server.wire.aborted
+    assert len(checks) == 1 and server.wire.aborted
     assert written == b"" or len(written.partition(b" LAST\r\n")[2]) < sum(map(len, LARGE))
     assert (result[0].sent_dot, result[0].final, codes(result[0])) == (False, None, [None, None])
     assert "withheld" in result[0].lost
@@ -418,13 +418,13 @@ def test_a_server_that_reads_nothing() -> None:
 
 def test_one_timer_for_many_messages() -> None:
     server = open_()
-    made: list[tuple] = []
+    created: list[tuple] = []
     real = server.clock.callLater
-    server.clock.callLater = lambda *args: (made.append(args), real(*args))[1]  # type: ignore[method-assign]
+    server.clock.callLater = lambda *args: (created.append(args), real(*args))[1]  # type: ignore[method-assign]
     for _ in range(100):
         sent(server, "a@example.org")
         server.reply(OK, OK, OK).advance(0.01)
-    assert len(made) <= 1
+    assert len(created) <= 1
 
 
 def test_the_timeout_of_a_message_ends_with_its_last_byte() -> None:

@@ -80,11 +80,11 @@ def yes() -> bool:
 async def test_a_large_message_is_withheld_in_the_middle(reactor, listener: Listener) -> None:
     client = await listener.connect(reactor)
     await client.ready
-    asked: list[int] = []
-    result = await client.deliver(envelope(size=sum(map(len, LARGE))), LARGE, lambda: not asked.append(1) and len(asked) < 2, "together")
-    assert (result.final, len(asked)) == (None, 2) and result.lost is not None
+    checks: list[int] = []
+    result = await client.deliver(envelope(size=sum(map(len, LARGE))), LARGE, lambda: not checks.append(1) and len(checks) < 2, "together")
+    assert (result.final, len(checks)) == (None, 2) and result.lost is not None
     await listener.closed
-    assert listener.messages == [] and listener.heard[-1] == b"BDAT"
+    assert listener.messages == [] and listener.commands[-1] == b"BDAT"
 
 
 @pytest_twisted.ensureDeferred
@@ -123,8 +123,8 @@ async def test_mailsvc_server_refuses_bdat(ours: Ours) -> None:
         (envelope("unknown@d.example", "a@d.example", sender="full@e.example"), [550, 452]),
         (envelope("a@d.example", sender="down@e.example"), [451]),
     ]
-    for asked, codes in refused:
-        result = await client.deliver(asked, [BODY], yes, "together")
+    for refused_envelope, codes in refused:
+        result = await client.deliver(refused_envelope, [BODY], yes, "together")
         assert [reply.code for reply in result.recipients if reply] == codes
         assert client.usable, "a refused chunk is read to its end"
     assert ours.mails == []

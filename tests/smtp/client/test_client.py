@@ -233,11 +233,11 @@ def test_no_further_group_after_a_refused_sender() -> None:
 
 def test_without_permission_the_dot_is_not_sent() -> None:
     server = ready()
-    asked = []
-    result = server.deliver(may_send_dot=lambda: bool(asked.append(server.wire.value())))
+    checks = []
+    result = server.deliver(may_send_dot=lambda: bool(checks.append(server.wire.value())))
     server.received()
     server.reply("250 ok", "250 ok", GO)
-    assert asked == [b""], "asked once, before the last bytes"
+    assert checks == [b""], "checked once, before the last bytes"
     assert server.received() == b""
     assert server.wire.aborted
     assert (result[0].sent_dot, result[0].final) == (False, None)
@@ -247,11 +247,11 @@ def test_without_permission_the_dot_is_not_sent() -> None:
 
 def test_permission_for_a_large_message_is_checked_at_its_end() -> None:
     server = ready()
-    asked = []
-    result = server.deliver(body=[b"x" * 98 + b"\r\n"] * 2000, may_send_dot=lambda: bool(asked.append(len(server.wire.value()))))
+    checks = []
+    result = server.deliver(body=[b"x" * 98 + b"\r\n"] * 2000, may_send_dot=lambda: bool(checks.append(len(server.wire.value()))))
     server.received()
     server.reply("250 ok", "250 ok", GO)
-    assert len(asked) == 1 and asked[0] >= 131_072
+    assert len(checks) == 1 and checks[0] >= 131_072
     written = server.received()
     assert b"\r\n.\r\n" not in written
     assert len(written) < 200_000

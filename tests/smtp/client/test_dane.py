@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mailsvc.net.dns import Tlsa
@@ -19,10 +19,13 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
 
 
-def certificate(name: str, issuer: Any = None, *, ca: bool = False, until: datetime = NOW + YEAR) -> tuple[x509.Certificate, Any]:
-    key = ec.generate_private_key(ec.SECP256R1())
+def certificate(
+    name: str, issuer: Any = None, *, ca: bool = False, until: datetime = NOW + YEAR, names: Any = None, key: Any = None, pss: bool = False
+) -> tuple[x509.Certificate, Any]:
+    """`names`: DNS names, if not only `name`."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    made = (
+    created = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject if issuer is None else issuer[0].subject)
@@ -31,10 +34,14 @@ def certificate(name: str, issuer: Any = None, *, ca: bool = False, until: datet
         .not_valid_before(NOW - YEAR)
         .not_valid_after(until)
         .add_extension(x509.BasicConstraints(ca, None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key if issuer is None else issuer[1], hashes.SHA256())
     )
-    return made, key
+    dns = [x509.DNSName(each) for each in ([name] if names is None else names)]
+    if dns:
+        created = created.add_extension(x509.SubjectAlternativeName(dns), critical=False)
+    signer = key if issuer is None else issuer[1]
+    digest = None if isinstance(signer, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    options = {"rsa_padding": padding.PSS(padding.MGF1(hashes.SHA256()), 32)} if pss else {}
+    return created.sign(signer, digest, **options), key
 
 
 ROOT = certificate("Root CA", ca=True)
@@ -45,12 +52,12 @@ OLD = certificate("mx.example.com", MIDDLE, until=NOW - timedelta(days=1))
 FAKE = certificate("mx.example.com", certificate("Middle CA", ca=True))
 
 
-def spki(made: tuple[x509.Certificate, Any]) -> bytes:
-    return made[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+def spki(created: tuple[x509.Certificate, Any]) -> bytes:
+    return created[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-def der(made: tuple[x509.Certificate, Any]) -> bytes:
-    return made[0].public_bytes(Encoding.DER)
+def der(created: tuple[x509.Certificate, Any]) -> bytes:
+    return created[0].public_bytes(Encoding.DER)
 
 
 def sha256(data: bytes) -> bytes:
@@ -71,6 +78,13 @@ def sha256(data: bytes) -> bytes:
         (Tlsa(2, 1, 1, sha256(spki(MIDDLE))), CHAIN, True),
         (Tlsa(2, 0, 0, der(ROOT)), CHAIN[:2], True),  # an anchor that the server need not send
         (Tlsa(2, 0, 1, sha256(der(ROOT))), CHAIN[:2], False),
+        (Tlsa(2, 1, 0, spki(ROOT)), CHAIN[:2], True),
+        (Tlsa(2, 1, 0, spki(MIDDLE)), CHAIN[:1], True),
+        (Tlsa(2, 1, 0, spki(ROOT)), CHAIN[:1], False),
+        (Tlsa(2, 1, 0, spki(FAKE)), CHAIN[:2], False),
+        (Tlsa(2, 1, 0, spki(ROOT)), [OLD[0], MIDDLE[0]], False),
+        (Tlsa(2, 1, 0, spki(ROOT)), [FAKE[0], MIDDLE[0]], False),
+        (Tlsa(2, 1, 0, b"no key"), CHAIN[:2], False),
         (Tlsa(2, 0, 1, sha256(der(MIDDLE))), [OLD[0], MIDDLE[0]], False),
         (Tlsa(2, 0, 1, sha256(der(MIDDLE))), [FAKE[0], MIDDLE[0]], False),
         (Tlsa(2, 0, 1, sha256(der(LEAF))), CHAIN, True),
@@ -86,6 +100,39 @@ def test_a_trust_anchor_also_requires_the_name() -> None:
     record = Tlsa(2, 0, 1, sha256(der(ROOT)))
     assert fault([record], CHAIN, ["other.example.com"], NOW) == "the certificate is not for other.example.com"
     assert fault([record], CHAIN, ["other.example.com", "mx.example.com"], NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "pss"),
+    [
+        (rsa.generate_private_key(65537, 2048), False),
+        (rsa.generate_private_key(65537, 2048), True),
+        (ed25519.Ed25519PrivateKey.generate(), False),
+    ],
+    ids=["RSA", "RSA-PSS", "Ed25519"],
+)
+def test_an_absent_anchor_can_have_any_kind_of_key(key: Any, pss: bool) -> None:
+    anchor = certificate("Anchor", ca=True, key=key, pss=pss)
+    leaf = certificate("mx.example.com", anchor, pss=pss)
+    assert fault([Tlsa(2, 1, 0, spki(anchor))], [leaf[0]], ["mx.example.com"], NOW) is None
+    assert fault([Tlsa(2, 1, 0, spki(ROOT))], [leaf[0]], ["mx.example.com"], NOW) is not None
+
+
+@pytest.mark.parametrize(
+    ("common", "names", "good"),
+    [
+        ("mx.example.com", [], True),
+        ("MX.example.COM", [], True),
+        ("*.example.com", [], True),
+        ("*.mx.example.com", [], False),
+        ("*.com", [], False),
+        ("other.example.com", [], False),
+        ("mx.example.com", ["other.example.com"], False),  # only counts without DNS names
+    ],
+)
+def test_a_common_name_counts_if_there_are_no_dns_names(common: str, names: list[str], good: bool) -> None:
+    leaf = certificate(common, MIDDLE, names=names)
+    assert (fault([Tlsa(2, 1, 1, sha256(spki(MIDDLE)))], [leaf[0], MIDDLE[0]], ["mx.example.com"], NOW) is None) is good
 
 
 def test_one_matching_record_is_enough() -> None:

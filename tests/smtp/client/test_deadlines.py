@@ -106,10 +106,10 @@ def test_an_idle_connection_has_no_timeout() -> None:
 
 def test_one_timer_for_many_messages() -> None:
     server = ready()
-    made = []
+    created = []
     real = server.clock.callLater
-    server.clock.callLater = lambda *args: (made.append(args), real(*args))[1]  # type: ignore[method-assign]
+    server.clock.callLater = lambda *args: (created.append(args), real(*args))[1]  # type: ignore[method-assign]
     for _ in range(100):
         server.deliver()
         server.reply("250 ok", "250 ok", GO).reply(OK).advance(0.01)
-    assert len(made) <= 1
+    assert len(created) <= 1

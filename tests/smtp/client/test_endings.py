@@ -9,7 +9,7 @@ from tests.smtp.fake_server import PIPELINING, PLAIN, STUFFED, codes, ready
 
 GO = "354 go ahead"
 
-# What stands in one segment with the 354 was sent before the message had been: what becomes of it, as above.
+# What arrives in one segment with the 354 was sent before the message was: how it is handled, as above.
 AHEAD = {
     "354 thrice": ("354 go|354 go|354 go", [None, None], False),
     "accepted at once": ("354 go|250 2.0.0 queued", [None, None], False),
@@ -23,11 +23,11 @@ AHEAD = {
 @pytest.mark.parametrize("name", AHEAD)
 @pytest.mark.parametrize("size", [100, 1_000_000])
 def test_a_reply_before_the_message_does_not_accept_it(name: str, size: int) -> None:
-    said, verdicts, sent_dot = AHEAD[name]
+    replies, verdicts, sent_dot = AHEAD[name]
     server = ready()
     result = server.deliver("a@example.org", "b@example.org", body=b"x" * size + b"\r\n")
     server.received()
-    server.send("".join(f"{line}\r\n" for line in ["250 ok", "250 ok", "250 ok", *said.split("|")]).encode())
+    server.send("".join(f"{line}\r\n" for line in ["250 ok", "250 ok", "250 ok", *replies.split("|")]).encode())
     assert (codes(result[0]), result[0].sent_dot) == (verdicts, sent_dot)
     assert server.received() == b"" and server.wire.aborted
 
@@ -69,7 +69,7 @@ def test_421_together_with_the_reply_to_mail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("replies", "code"),
     [
         (b"250-2.0.0 queu", 250),
         (b"250-2.0.0 queued\r\n", 250),
@@ -84,21 +84,21 @@ def test_421_together_with_the_reply_to_mail() -> None:
     ],
 )
 @pytest.mark.parametrize("cut", [1, 1460, 1_000_000])
-def test_the_first_line_of_the_reply_to_the_message_decides(said: bytes, code: int, cut: int) -> None:
-    if cut == 1 and len(said) > 100_000:
-        said = said[:5000]
+def test_the_first_line_of_the_reply_to_the_message_decides(replies: bytes, code: int, cut: int) -> None:
+    if cut == 1 and len(replies) > 100_000:
+        replies = replies[:5000]
     server = ready()
     result = server.deliver("a@example.org", "b@example.org")
     server.reply("250 ok", "250 ok", "550 no", GO)
-    for start in range(0, len(said), cut):
-        server.send(said[start : start + cut])
+    for start in range(0, len(replies), cut):
+        server.send(replies[start : start + cut])
     if not result:
         server.close()
     assert codes(result[0]) == [code, 550]
     assert (result[0].final.code, result[0].stages) == (code, ("dot", "rcpt"))
     assert not server.client.usable
     assert len(str(result[0].final)) < 100_000
-    assert said[:10].decode() in result[0].transcript
+    assert replies[:10].decode() in result[0].transcript
 
 
 def test_an_endless_reply_to_the_message_counts_after_the_timeout() -> None:
@@ -147,10 +147,10 @@ def test_a_421_to_mail_on_a_reused_connection_is_a_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "what"), [("", "MAIL"), ("250 ok\r\n", "RCPT"), ("250 ok\r\n25", "RCPT"), ("250 ok\r\n250-a\r\n", "RCPT")]
+    ("replies", "what"), [("", "MAIL"), ("250 ok\r\n", "RCPT"), ("250 ok\r\n25", "RCPT"), ("250 ok\r\n250-a\r\n", "RCPT")]
 )
-def test_a_timeout_names_the_command_that_got_no_reply(said: str, what: str) -> None:
+def test_a_timeout_names_the_command_that_got_no_reply(replies: str, what: str) -> None:
     server = ready(timeouts=Timeouts(mail=60, rcpt=60))
     result = server.deliver("a@example.org")
-    server.send(said.encode()).advance(31).advance(31)
+    server.send(replies.encode()).advance(31).advance(31)
     assert result[0].lost == f"timed out waiting for reply to {what}"

@@ -14,7 +14,7 @@ from tests.smtp.fake_server import GREETING, PIPELINING, PLAIN, STUFFED, FakeSer
 OK = "250 2.0.0 ok"
 GO = "354 go ahead"
 
-# Whole conversations as a server has them: its turns, given the ehlo and two recipients a@ and b@; then what becomes of
+# Whole conversations as a server has them: its turns, given the ehlo and two recipients a@ and b@; then what happens to
 # it: the verdicts, whether the final dot went out, whether the connection can be used again.
 PIPELINED = {
     "fine": (["250 ok|250 ok|250 ok|354 go", "250 2.0.0 queued"], [250, 250], True, True),

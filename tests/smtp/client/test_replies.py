@@ -46,11 +46,11 @@ def written(code: int, lines: list[str], end: str) -> bytes:
 
 @given(replies, st.lists(st.integers(0, 120), max_size=8))
 @settings(max_examples=200)
-def test_replies_are_the_same_in_any_segments(said, cuts) -> None:
-    data = b"".join(written(*reply) for reply in said)
+def test_replies_are_the_same_in_any_segments(sent, cuts) -> None:
+    data = b"".join(written(*reply) for reply in sent)
     found = read(data, cuts)
     assert found == read(data) == read(data, list(range(len(data))))
-    assert [reply.code for reply in found] == [code for code, _, _ in said]
+    assert [reply.code for reply in found] == [code for code, _, _ in sent]
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5))

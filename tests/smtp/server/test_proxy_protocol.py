@@ -90,8 +90,8 @@ class Connection:
     def say(self, data: bytes) -> bytes:
         for byte in data:
             self.transport.protocol.dataReceived(bytes([byte]))
-        said: bytes = self.transport.value()
-        return said
+        data: bytes = self.transport.value()
+        return data
 
 
 def test_a_listed_proxy_is_believed() -> None:

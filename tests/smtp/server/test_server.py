@@ -1,4 +1,4 @@
-"""Server connections: deadlines, limits, back-pressure, TLS, shutdown. What is said in each situation: tests/conversations."""
+"""Server connections: deadlines, limits, back-pressure, TLS, shutdown. What they reply in each situation: tests/conversations."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def connect(listener: Listener | str = "open", *, slow: bool = False, clock: Clo
     return client
 
 
-def codes(heard: bytes) -> list[str]:
-    return [line[:3] for line in heard.decode().splitlines() if line[3:4] != "-"]
+def codes(data: bytes) -> list[str]:
+    return [line[:3] for line in data.decode().splitlines() if line[3:4] != "-"]
 
 
 def in_data(client: Client) -> Client:
@@ -47,9 +47,9 @@ def test_a_command_is_read_only_after_the_previous_reply() -> None:
     client.protocol.dataReceived(HELO + ENVELOPE + b"DATA\r\nx\r\n.\r\nNOOP\r\n")
     recorder = client.recorder
     assert recorder is not None
-    for calls, said in ((["mail"], ["250"]), (["rcpt"], ["250"]), (["body"], ["250"]), (["finish"], ["354"])):
+    for calls, wanted in ((["mail"], ["250"]), (["rcpt"], ["250"]), (["body"], ["250"]), (["finish"], ["354"])):
         assert recorder.calls[-1:] == calls
-        assert codes(client.received()) == said
+        assert codes(client.received()) == wanted
         client.clock.advance(1)
     assert codes(client.received()) == ["250", "250"]
 
@@ -87,9 +87,9 @@ def test_one_reply_per_command_in_order_in_any_segments_and_at_any_speed(talk: l
     expected: list[str] = []
     for command in talk:
         alone.send(command)
-        heard = codes(alone.received())
-        assert len(heard) == command.count(b"\r\n") if command.startswith((b"MAIL", b"RCPT")) else len(heard) == 1
-        expected += heard
+        received = codes(alone.received())
+        assert len(received) == command.count(b"\r\n") if command.startswith((b"MAIL", b"RCPT")) else len(received) == 1
+        expected += received
     content = b"".join(talk)
     places = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=8)))
     together = connect(slow=slow)

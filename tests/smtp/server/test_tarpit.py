@@ -18,7 +18,7 @@ BROKEN = b"421 4.3.0 Local error, closing connection\r\n"
 SLOW = Listener("mx.test", Limits(errors=6, unauthenticated_bytes=None), object(), login_offered=True)
 
 
-def said(client: Client, data: bytes) -> list[str]:
+def codes_after(client: Client, data: bytes) -> list[str]:
     """What is answered at once."""
     client.protocol.dataReceived(data)
     return codes(client.received())
@@ -27,14 +27,14 @@ def said(client: Client, data: bytes) -> list[str]:
 def test_errors_are_delayed_after_half_of_the_limit() -> None:
     client = Client(SLOW)
     client.received()
-    assert said(client, b"FOO\r\n" * 5 + b"NOOP\r\n") == ["500"] * 3
+    assert codes_after(client, b"FOO\r\n" * 5 + b"NOOP\r\n") == ["500"] * 3
     client.clock.advance(0.9)
     assert client.received() == b""
     client.clock.advance(0.1)
     assert codes(client.received()) == ["500"]
     client.clock.advance(1)
     assert codes(client.received()) == ["500", "250"]
-    assert said(client, b"FOO\r\n") == []
+    assert codes_after(client, b"FOO\r\n") == []
     client.clock.advance(1)
     assert codes(client.received()) == ["500", "421"] and client.closed
 
@@ -43,10 +43,10 @@ def test_refused_logins_are_delayed() -> None:
     client = Client(SLOW)
     client.send(b"STARTTLS\r\n")
     client.received()
-    assert said(client, HELO + b"AUTH PLAIN AG1haWxzdmMAd3Jvbmc=\r\n") == ["250"]
+    assert codes_after(client, HELO + b"AUTH PLAIN AG1haWxzdmMAd3Jvbmc=\r\n") == ["250"]
     client.clock.advance(1)
     assert codes(client.received()) == ["535"]
-    assert said(client, b"AUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n") == ["235"]
+    assert codes_after(client, b"AUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n") == ["235"]
 
 
 def test_disconnecting_during_a_delay_leaves_no_timers() -> None:

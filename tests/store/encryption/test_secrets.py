@@ -75,8 +75,8 @@ def test_the_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path: P
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     path = tmp_path / "new" / "secret.key"
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda _: key_file.make(path), range(8)))
-    assert made.count(True) == 1
+        created = list(threads.map(lambda _: key_file.make(path), range(8)))
+    assert created.count(True) == 1
     loaded = [Encryption.load(path), Encryption.load(path)]
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
@@ -185,10 +185,10 @@ async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeyp
         async def announce_keys(self, fingerprints: Sequence[str]) -> None:
             known.append(fingerprints)
 
-    asked: list[int] = []
+    reloads: list[int] = []
 
     async def checked(keys: Keys) -> str | None:
-        asked.append(keys.current)
+        reloads.append(keys.current)
         return wrong if keys.current == 2 else None
 
     follow = partial(follow_keys, encryption, cast(ProcessRegistration, Process()), checked)
@@ -197,7 +197,7 @@ async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeyp
     with capturedLogs() as logs:
         await follow()
         await follow()  # not checked again before the file changes
-    assert (asked, encryption.rejected, encryption.current) == ([2], wrong, 1)
+    assert (reloads, encryption.rejected, encryption.current) == ([2], wrong, 1)
     assert len([event for event in logs if event["log_level"] is LogLevel.error]) == 1
     assert encryption.decrypt(encrypted, ROW) == b"secret" and known[-1] == ENCRYPTION.keys.fingerprints
     path.write_text(f"{TWO}{ONE}")

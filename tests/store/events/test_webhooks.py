@@ -22,7 +22,7 @@ from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
 from tests.store.encryption.test_secrets import ENCRYPTION
-from tests.store.fixtures import DAY, MINUTE, NOW, House, email, together
+from tests.store.fixtures import DAY, MINUTE, NOW, StoreRig, email, together
 
 SECRET = b"s" * 32
 ALL = ("email.sent", "email.delivered", "email.canceled")
@@ -32,7 +32,7 @@ ALL = ("email.sent", "email.delivered", "email.canceled")
 class Setup:
     """The tables of webhooks, for one account that there is."""
 
-    house: House
+    store: StoreRig
     account: UUID
     clock: Clock
     webhooks: Webhooks
@@ -40,16 +40,16 @@ class Setup:
     log: WebhookLog
 
     async def subscribe(self, *events: str, account: UUID | None = None) -> Webhook:
-        made = await self.webhooks.add(account or self.account, "https://shop.example/hook", events or ALL, SECRET, 100)
-        assert made is not None
-        return made
+        created = await self.webhooks.add(account or self.account, "https://shop.example/hook", events or ALL, SECRET, 100)
+        assert created is not None
+        return created
 
     async def happen(self, count: int = 1) -> list[Any]:
         """Emails that were sent and delivered, numbered."""
-        mails = [email(account=self.account, lease=self.house.lease) for _ in range(count)]
-        await self.house.accept(*mails)
-        await together(*(self.house.settle(mail, Delivered("250 ok")) for mail in mails))
-        await self.house.books.number(1000)
+        mails = [email(account=self.account, lease=self.store.lease) for _ in range(count)]
+        await self.store.accept(*mails)
+        await together(*(self.store.settle(mail, Delivered("250 ok")) for mail in mails))
+        await self.store.ledger.number(1000)
         return mails
 
     async def claim(self, most: int = 100, now: Any = NOW + MINUTE) -> list[Due]:
@@ -64,7 +64,7 @@ class Setup:
         return await self.settle(due, 500, "retry", now, next_at=now + 5 * MINUTE, **more)
 
     async def waiting(self) -> int:
-        return await self.house.count("webhook_outbox")
+        return await self.store.count("webhook_outbox")
 
     async def state(self, webhook: Webhook) -> Webhook:
         found = await self.webhooks.get(webhook.account_id, webhook.id)
@@ -76,26 +76,26 @@ class Setup:
 
 
 @pytest_twisted.async_fixture
-async def setup(house: House) -> Setup:
+async def setup(store: StoreRig) -> Setup:
     clock = Clock()
     clock.advance(NOW.timestamp() - 1)  # endpoints hear of what happens after they were made
-    account = await Accounts(house.pool, clock).create("Acme", notify="admin@acme.example")
-    outbox = Outbox(house.pool, house.clock, ENCRYPTION)
-    return Setup(house, account.id, clock, Webhooks(house.pool, clock, ENCRYPTION), outbox, WebhookLog(house.pool))
+    account = await Accounts(store.pool, clock).create("Acme", notify="admin@acme.example")
+    outbox = Outbox(store.pool, store.clock, ENCRYPTION)
+    return Setup(store, account.id, clock, Webhooks(store.pool, clock, ENCRYPTION), outbox, WebhookLog(store.pool))
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_endpoint_hears_of_its_types_and_nobody_elses(setup: Setup) -> None:
+async def test_an_endpoint_gets_its_types_of_its_account_only(setup: Setup) -> None:
     both, sent = await setup.subscribe(), await setup.subscribe("email.sent")
-    other = await Accounts(setup.house.pool, setup.clock).create("Other")
+    other = await Accounts(setup.store.pool, setup.clock).create("Other")
     await setup.subscribe(account=other.id)
     off = await setup.subscribe()
     await setup.webhooks.change(setup.account, off.id, status="disabled")
     [mail] = await setup.happen()
-    await setup.house.emails.cancel(setup.account, mail.email_id, NOW)
+    await setup.store.emails.cancel(setup.account, mail.email_id, NOW)
     claimed = await setup.claim()
-    told = sorted((due.webhook_id, due.fact.type) for due in claimed if due.fact is not None)
-    assert told == sorted([(both.id, "email.sent"), (both.id, "email.delivered"), (sent.id, "email.sent")])
+    types = sorted((due.webhook_id, due.fact.type) for due in claimed if due.fact is not None)
+    assert types == sorted([(both.id, "email.sent"), (both.id, "email.delivered"), (sent.id, "email.sent")])
     assert {due.secret for due in claimed} == {SECRET}
     assert {due.fact.mail.email_id for due in claimed if due.fact is not None and due.fact.mail is not None} == {mail.email_id}
 
@@ -104,20 +104,20 @@ async def test_an_endpoint_hears_of_its_types_and_nobody_elses(setup: Setup) -> 
 async def test_canceling_is_no_event_for_readers(setup: Setup) -> None:
     await setup.subscribe()
     mail = email(account=setup.account, scheduled_at=NOW + DAY)
-    await setup.house.accept(mail)
-    await setup.house.emails.cancel(setup.account, mail.email_id, NOW)
-    assert await setup.house.books.number(100) == 2
-    assert await setup.house.count("event_log") == 1
+    await setup.store.accept(mail)
+    await setup.store.emails.cancel(setup.account, mail.email_id, NOW)
+    assert await setup.store.ledger.number(100) == 2
+    assert await setup.store.count("event_log") == 1
     assert await setup.waiting() == 0
 
 
 @pytest_twisted.ensureDeferred
 async def test_an_endpoint_does_not_hear_of_what_was_before(setup: Setup) -> None:
     mail = email(account=setup.account)
-    await setup.house.accept(mail)
+    await setup.store.accept(mail)
     setup.clock.advance(60)
     await setup.subscribe()
-    await setup.house.books.number(100)
+    await setup.store.ledger.number(100)
     assert await setup.waiting() == 0
 
 
@@ -139,7 +139,7 @@ async def test_what_is_claimed_is_nobody_elses_until_the_claim_ends(setup: Setup
 async def test_a_secret_that_cannot_be_decrypted_holds_up_no_other_endpoint(setup: Setup) -> None:
     well, damaged = await setup.subscribe("email.delivered"), await setup.subscribe("email.delivered")
     await setup.happen(2)
-    await setup.house.pool.run("UPDATE webhooks SET secret = %s WHERE id = %s", (b"\x01rubbish", damaged.id))
+    await setup.store.pool.run("UPDATE webhooks SET secret = %s WHERE id = %s", (b"\x01rubbish", damaged.id))
     with capturedLogs() as logs:
         assert {due.webhook_id for due in await setup.claim()} == {well.id}
     assert [event["webhook_id"] for event in logs if "webhook_id" in event] == [damaged.id]
@@ -169,23 +169,23 @@ async def test_success_failure_and_the_end(setup: Setup) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(setup: Setup) -> None:
+async def test_the_account_is_notified_of_a_failing_endpoint_before_it_is_disabled(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent")
     await setup.happen(2)
     first, second = await setup.claim()
     assert not await setup.fail(first)
     assert (await setup.state(webhook)).failing_since == NOW + MINUTE
     assert await setup.webhooks.to_notify(NOW) == []
-    [(told, to)] = await setup.webhooks.to_notify(NOW + MINUTE)
-    assert (told.id, told.failed_with, to) == (webhook.id, 500, ["admin@acme.example"])
-    await setup.webhooks.notified(told)
+    [(endpoint, to)] = await setup.webhooks.to_notify(NOW + MINUTE)
+    assert (endpoint.id, endpoint.failed_with, to) == (webhook.id, 500, ["admin@acme.example"])
+    await setup.webhooks.notified(endpoint)
     assert await setup.webhooks.to_notify(NOW + DAY) == []
     assert not await setup.fail(second, NOW + 5 * DAY)
     assert await setup.fail(second, NOW + 6 * DAY)
     state = await setup.state(webhook)
     assert (state.status, state.disabled_why) == ("disabled", "All attempts failed for too long.")
-    [(told, _)] = await setup.webhooks.to_notify(NOW)
-    await setup.webhooks.notified(told)
+    [(endpoint, _)] = await setup.webhooks.to_notify(NOW)
+    await setup.webhooks.notified(endpoint)
     assert await setup.webhooks.to_notify(NOW + 9 * DAY) == []
     [ready] = await setup.outbox.ready(NOW + 9 * DAY)
     assert not ready.live
@@ -203,10 +203,10 @@ async def test_the_admins_of_an_account_are_told(setup: Setup) -> None:
     await setup.happen()
     for email_, role in (("zoe@acme.example", "admin"), ("admin@acme.example", "admin"), ("m@acme.example", "member")):
         user = uuid7(NOW.timestamp())
-        await setup.house.pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, %s, %s)", (user, email_, NOW))
+        await setup.store.pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, %s, %s)", (user, email_, NOW))
         joined = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s)"
-        await setup.house.pool.run(joined, (setup.account, user, role, NOW))
-    await Accounts(setup.house.pool, setup.clock).notify(setup.account, "Admin@Acme.example")
+        await setup.store.pool.run(joined, (setup.account, user, role, NOW))
+    await Accounts(setup.store.pool, setup.clock).notify(setup.account, "Admin@Acme.example")
     [due] = await setup.claim()
     await setup.fail(due)
     [(_, to)] = await setup.webhooks.to_notify(NOW + MINUTE)
@@ -214,7 +214,7 @@ async def test_the_admins_of_an_account_are_told(setup: Setup) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_success_makes_an_endpoint_well(setup: Setup) -> None:
+async def test_one_success_makes_an_endpoint_healthy(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent")
     await setup.happen(3)
     dues = await setup.claim()
@@ -250,7 +250,7 @@ async def test_who_took_a_message_lately_comes_first(setup: Setup) -> None:
     [again] = [due for due in await setup.claim(1, NOW + 2 * MINUTE) if due.webhook_id == took]
     await setup.settle(again, 200, "success")  # within the minute: written down, but not here
     sql = "SELECT took_at FROM webhooks WHERE id = %s"
-    assert await setup.house.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
+    assert await setup.store.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -282,7 +282,7 @@ async def test_disabling_and_removing_give_up_what_waits(setup: Setup) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_backlog_of_one_endpoint_is_not_looked_at_for_another(setup: Setup) -> None:
     dead, alive = await setup.subscribe("email.sent"), await setup.subscribe("email.delivered")
-    await setup.house.pool.run(
+    await setup.store.pool.run(
         "INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)"
         " SELECT %s, gen_random_uuid(), %s, gen_random_uuid(), %s FROM generate_series(1, 5000)",
         (dead.id, setup.account, NOW - DAY),
@@ -298,7 +298,7 @@ async def test_a_backlog_of_one_endpoint_is_not_looked_at_for_another(setup: Set
 
 @pytest_twisted.ensureDeferred
 async def test_very_many_endpoints_are_looked_at_in_turns(setup: Setup) -> None:
-    outbox = Outbox(setup.house.pool, setup.house.clock, ENCRYPTION, walk=2)
+    outbox = Outbox(setup.store.pool, setup.store.clock, ENCRYPTION, walk=2)
     webhooks = [await setup.subscribe("email.sent") for _ in range(5)]
     await setup.happen()
     seen = [[each.webhook_id for each in await outbox.ready(NOW + MINUTE)] for _ in range(3)]
@@ -328,7 +328,7 @@ async def test_replays(setup: Setup) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_test_event_tells_its_own_story(setup: Setup) -> None:
+async def test_a_test_event_has_its_own_attempts(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent")
     event_id = await setup.log.test(setup.account, webhook.id, "email.bounced", {"type": "email.bounced"}, NOW)
     [due] = await setup.claim()
@@ -336,7 +336,7 @@ async def test_a_test_event_tells_its_own_story(setup: Setup) -> None:
     message = await setup.log.get(setup.account, webhook.id, event_id)
     assert message is not None
     assert (message.status, message.payload) == ("pending", {"type": "email.bounced"})
-    assert await setup.house.count("event_log") == 0
+    assert await setup.store.count("event_log") == 0
 
 
 @pytest_twisted.ensureDeferred
@@ -352,8 +352,8 @@ async def test_rotation_signs_by_both_for_a_day(setup: Setup) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_an_account_has_only_so_many(setup: Setup) -> None:
-    made = await together(*(setup.webhooks.add(setup.account, "https://a.example/", ALL, SECRET, 3) for _ in range(5)))
-    assert len([each for each in made if each is None]) == 2
+    created = await together(*(setup.webhooks.add(setup.account, "https://a.example/", ALL, SECRET, 3) for _ in range(5)))
+    assert len([each for each in created if each is None]) == 2
     newest, more = await setup.webhooks.list(setup.account, 2)
     assert more
     [oldest], more = await setup.webhooks.list(setup.account, 2, after=newest[-1].id)
@@ -371,36 +371,36 @@ async def test_an_account_has_only_so_many(setup: Setup) -> None:
 async def test_what_is_no_longer_kept_is_nobodys_failure(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent", "email.delivered")
     [mail, other] = await setup.happen(2)
-    await setup.house.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
-    await setup.house.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
+    await setup.store.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
+    await setup.store.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
     dues = await setup.claim()
     gone = [due for due in dues if due.fact is None]
     assert (len(dues), len(gone)) == (4, 2)
     for due in gone:
-        assert not await setup.settle(due, 0, "failed", NOW + 9 * DAY, asked=False)
+        assert not await setup.settle(due, 0, "failed", NOW + 9 * DAY, request_sent=False)
         message = await setup.log.get(setup.account, webhook.id, due.event_id)
         assert message is not None
         assert (message.status, message.fact) == ("failed", None)
         [attempt], _ = await setup.log.attempts(setup.account, webhook.id, due.event_id, 2)
         assert attempt.response == "said"
     assert ((await setup.state(webhook)).failing_since, (await setup.state(webhook)).failed_at) == (None, None)
-    log, more = await EventLog(setup.house.pool).after(setup.account, 0, 10)
+    log, more = await EventLog(setup.store.pool).after(setup.account, 0, 10)
     assert ({fact.mail.email_id for _, fact in log if fact.mail is not None}, len(log), more) == ({other.email_id}, 2, False)
 
 
 @pytest_twisted.ensureDeferred
-async def test_days_that_are_too_old_are_dropped_and_what_waits_goes_on(setup: Setup) -> None:
+async def test_old_days_are_dropped_and_waiting_mail_is_delivered(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent")
     await setup.happen(2)
     for due in await setup.claim():
         await setup.fail(due)
-    await Retention(setup.house.pool).sweep({"webhooks": 1}, NOW + 3 * DAY)
+    await Retention(setup.store.pool).sweep({"webhooks": 1}, NOW + 3 * DAY)
     assert await setup.statuses(webhook) == ["attempting"] * 2  # a day of which something waits stays
     days = (partitions.name_of(table, NOW) for table in ("webhook_messages", "webhook_attempts"))
-    await setup.house.pool.run(f"DROP TABLE {', '.join(days)}")  # and if it were gone all the same
+    await setup.store.pool.run(f"DROP TABLE {', '.join(days)}")  # and if it were gone all the same
     assert await setup.statuses(webhook) == []
     late, well = await setup.claim(now=NOW + 3 * DAY)
     assert late.fact is not None
     await together(setup.fail(late, NOW + 3 * DAY), setup.settle(well, 200, "success", NOW + 3 * DAY))
     assert await setup.waiting() == 1
-    assert await setup.house.count("webhook_attempts") == 0
+    assert await setup.store.count("webhook_attempts") == 0

@@ -12,13 +12,13 @@ import pytest_twisted
 
 from mailsvc.accounts.ratelimit import Block, RateLimit
 from mailsvc.store.ids import uuid7
-from mailsvc.store.logs.requests import NewLog, RequestLog
+from mailsvc.store.logs.requests import LogView, NewLog, RequestLog
 from mailsvc.store.paging import Page
 from mailsvc.store.people.ratelimit import RateWindows
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER, together
 
-ENTRY = NewLog(ACCOUNT, uuid7(NOW.timestamp()), None, "GET", "/emails", 200, "me", 1.5, '{"a": "\\u0000"}', None)
+ENTRY = NewLog(ACCOUNT, uuid7(NOW.timestamp()), UUID(int=5), "GET", "/emails", 200, "me", 1.5, '{"a": "\\u0000"}', None)
 
 
 @pytest_twisted.ensureDeferred
@@ -34,7 +34,8 @@ async def test_a_batch_is_read_again_page_by_page(pool: Pool) -> None:
     assert [entry.status for entry in (await log.list(ACCOUNT, Page(3, before=rest[0].id)))[0]] == [204, 203, 202]
     assert [entry.status for entry in (await log.list(ACCOUNT, Page(3), (202, 203)))[0]] == [203, 202]
     one: Any = await log.get(ACCOUNT, found[0].id)
-    assert one.request_body == {"a": "\0"} and one.response_body is None
+    assert found[0] == LogView(ours[4].log_id, UUID(int=5), "GET", "/emails", 204, "me", 1.5)
+    assert one == attrs.evolve(found[0], request_body={"a": "\0"})
     assert await log.get(OTHER, found[0].id) is None
 
 

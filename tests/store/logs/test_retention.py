@@ -27,25 +27,25 @@ from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool, Transaction
-from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, House, email, together
+from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, StoreRig, email, together
 
 THIRTY = terms.days(terms.Retention())
 
 
-async def of_age(house: House, days: int, **changes: Any) -> NewEmail:
+async def of_age(store: StoreRig, days: int, **changes: Any) -> NewEmail:
     """An email that was accepted so many days ago and waits."""
     at = NOW - days * DAY
-    await partitions.ensure(house.pool, at, 0)
-    mail = email(email_id=uuid7(at.timestamp()), created_at=at, lease=house.lease, expires_at=NOW + 9 * DAY, **changes)
-    await house.accept(mail)
+    await partitions.ensure(store.pool, at, 0)
+    mail = email(email_id=uuid7(at.timestamp()), created_at=at, lease=store.lease, expires_at=NOW + 9 * DAY, **changes)
+    await store.accept(mail)
     return mail
 
 
-async def delivered(house: House, days: int, **changes: Any) -> NewEmail:
+async def delivered(store: StoreRig, days: int, **changes: Any) -> NewEmail:
     """One that was accepted so many days ago, delivered and numbered."""
-    mail = await of_age(house, days, **changes)
-    await house.settle(mail, Delivered("250 OK"))
-    while await house.books.number(1000):
+    mail = await of_age(store, days, **changes)
+    await store.settle(mail, Delivered("250 OK"))
+    while await store.ledger.number(1000):
         pass
     return mail
 
@@ -61,42 +61,42 @@ def of_mail(partitions: Sequence[str]) -> set[str]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_days_go_as_partitions_and_what_waits_stays_whole(house: House) -> None:
+async def test_days_go_as_partitions_and_what_waits_stays_whole(store: StoreRig) -> None:
     old, waiting, beside, young = (
-        await delivered(house, 41), await of_age(house, 40), await delivered(house, 40), await delivered(house, 5)
+        await delivered(store, 41), await of_age(store, 40), await delivered(store, 40), await delivered(store, 5)
     )  # fmt: skip
-    store = Retention(house.pool)
-    before = {mail.email_id: await left(house.pool, mail) for mail in (waiting, beside, young)}
-    gone = await store.sweep(THIRTY, NOW)
+    retention = Retention(store.pool)
+    before = {mail.email_id: await left(store.pool, mail) for mail in (waiting, beside, young)}
+    gone = await retention.sweep(THIRTY, NOW)
     assert of_mail(gone) == {partitions.name_of(table, NOW - days * DAY) for table in MAIL for days in (41, 42)}
-    assert await left(house.pool, old) == {}
+    assert await left(store.pool, old) == {}
     # Neither that mail nor anything else of its day is touched: its body, its events, its place.
-    assert {mail.email_id: await left(house.pool, mail) for mail in (waiting, beside, young)} == before
-    stored = await house.messages.load(waiting.account_id, waiting.email_id)
+    assert {mail.email_id: await left(store.pool, mail) for mail in (waiting, beside, young)} == before
+    stored = await store.messages.load(waiting.account_id, waiting.email_id)
     assert stored is not None and stored.body == waiting.message
 
-    await house.settle(waiting, Delivered("250 OK"))
-    await store.sweep(THIRTY, NOW)
-    assert {"emails", "events"} <= set(await left(house.pool, waiting))  # its event has no number yet
-    await house.books.number(1000)
-    assert len(of_mail(await store.sweep(THIRTY, NOW))) == len(MAIL)
-    assert await left(house.pool, waiting) == await left(house.pool, beside) == {}
-    assert await left(house.pool, young) == before[young.email_id]
+    await store.settle(waiting, Delivered("250 OK"))
+    await retention.sweep(THIRTY, NOW)
+    assert {"emails", "events"} <= set(await left(store.pool, waiting))  # its event has no number yet
+    await store.ledger.number(1000)
+    assert len(of_mail(await retention.sweep(THIRTY, NOW))) == len(MAIL)
+    assert await left(store.pool, waiting) == await left(store.pool, beside) == {}
+    assert await left(store.pool, young) == before[young.email_id]
 
 
 @pytest_twisted.ensureDeferred
-async def test_bodies_attempts_and_the_log_of_events_may_go_earlier(house: House) -> None:
-    mail, waiting = await delivered(house, 10), await of_age(house, 9)
-    store = Retention(house.pool)
+async def test_bodies_attempts_and_the_log_of_events_may_go_earlier(store: StoreRig) -> None:
+    mail, waiting = await delivered(store, 10), await of_age(store, 9)
+    retention = Retention(store.pool)
     shorter = terms.days(terms.Retention(bodies=7))
-    assert await store.sweep(shorter, NOW) == [partitions.name_of("messages", NOW - 10 * DAY)]
-    assert set(await left(house.pool, mail)) == {"emails", "events", "attempts", "event_log"}
-    assert await house.messages.load(ACCOUNT, waiting.email_id) is not None
-    assert await store.sweep(shorter, NOW) == []  # it is empty already
-    assert len(await store.sweep(terms.days(terms.Retention(attempts=1, events=1)), NOW)) == 2
-    assert set(await left(house.pool, mail)) == {"emails", "events"}
-    assert (await house.emails.recipients(ACCOUNT, mail.email_id))[0].status == "delivered"
-    assert {"messages", "event_log"} & set(await left(house.pool, waiting)) == {"messages"}
+    assert await retention.sweep(shorter, NOW) == [partitions.name_of("messages", NOW - 10 * DAY)]
+    assert set(await left(store.pool, mail)) == {"emails", "events", "attempts", "event_log"}
+    assert await store.messages.load(ACCOUNT, waiting.email_id) is not None
+    assert await retention.sweep(shorter, NOW) == []  # it is empty already
+    assert len(await retention.sweep(terms.days(terms.Retention(attempts=1, events=1)), NOW)) == 2
+    assert set(await left(store.pool, mail)) == {"emails", "events"}
+    assert (await store.emails.recipients(ACCOUNT, mail.email_id))[0].status == "delivered"
+    assert {"messages", "event_log"} & set(await left(store.pool, waiting)) == {"messages"}
 
 
 def test_nothing_of_an_email_outlives_it() -> None:
@@ -106,55 +106,57 @@ def test_nothing_of_an_email_outlives_it() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_webhook_that_was_not_reached_keeps_the_day(house: House) -> None:
-    mail = await delivered(house, 35)
+async def test_a_webhook_that_was_not_reached_keeps_the_day(store: StoreRig) -> None:
+    mail = await delivered(store, 35)
     outbox = "INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at) VALUES (%s, %s, %s, %s, %s)"
     event = uuid7((NOW - 34 * DAY).timestamp())
-    await partitions.ensure(house.pool, NOW - 34 * DAY, 0)
-    await house.pool.run(outbox, (UUID(int=7), event, ACCOUNT, mail.email_id, NOW))
-    store = Retention(house.pool)
-    assert not {name for name in await store.sweep(THIRTY, NOW) if name.startswith("emails") and name.endswith(f"{mail.created_at:%Y%m%d}")}
-    held = await house.pool.rows("SELECT to_regclass(%s) IS NOT NULL", (partitions.name_of("webhook_messages", NOW - 34 * DAY),))
-    assert "emails" in await left(house.pool, mail) and held == [(True,)]
-    await house.pool.run("DELETE FROM webhook_outbox")
-    assert partitions.name_of("webhook_messages", NOW - 34 * DAY) in await store.sweep(THIRTY, NOW)
-    assert await left(house.pool, mail) == {}
+    await partitions.ensure(store.pool, NOW - 34 * DAY, 0)
+    await store.pool.run(outbox, (UUID(int=7), event, ACCOUNT, mail.email_id, NOW))
+    retention = Retention(store.pool)
+    assert not {
+        name for name in await retention.sweep(THIRTY, NOW) if name.startswith("emails") and name.endswith(f"{mail.created_at:%Y%m%d}")
+    }
+    held = await store.pool.rows("SELECT to_regclass(%s) IS NOT NULL", (partitions.name_of("webhook_messages", NOW - 34 * DAY),))
+    assert "emails" in await left(store.pool, mail) and held == [(True,)]
+    await store.pool.run("DELETE FROM webhook_outbox")
+    assert partitions.name_of("webhook_messages", NOW - 34 * DAY) in await retention.sweep(THIRTY, NOW)
+    assert await left(store.pool, mail) == {}
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_to_be_told_by_mail_keeps_the_day_until_it_was_told(house: House) -> None:
-    mail = await delivered(house, 35)
+async def test_what_is_to_be_told_by_mail_keeps_the_day_until_it_was_told(store: StoreRig) -> None:
+    mail = await delivered(store, 35)
     due = "INSERT INTO notices (account_id, email_id, recipient, event_id, next_at, told) VALUES (%s, %s, 0, %s, %s, '{}')"
-    await house.pool.run(due, (ACCOUNT, mail.email_id, UUID(int=7), NOW))
-    store = Retention(house.pool)
-    assert partitions.name_of("messages", mail.created_at) not in await store.sweep(THIRTY, NOW)
-    await house.pool.run("UPDATE notices SET next_at = 'infinity'")  # told, and remembered so that it is told once
-    assert partitions.name_of("messages", mail.created_at) in await store.sweep(THIRTY, NOW)
-    assert await left(house.pool, mail) == {}
+    await store.pool.run(due, (ACCOUNT, mail.email_id, UUID(int=7), NOW))
+    retention = Retention(store.pool)
+    assert partitions.name_of("messages", mail.created_at) not in await retention.sweep(THIRTY, NOW)
+    await store.pool.run("UPDATE notices SET next_at = 'infinity'")  # told, and remembered so that it is told once
+    assert partitions.name_of("messages", mail.created_at) in await retention.sweep(THIRTY, NOW)
+    assert await left(store.pool, mail) == {}
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_writer_is_not_overtaken(house: House) -> None:
+async def test_a_writer_is_not_overtaken(store: StoreRig) -> None:
     """What somebody is writing at this moment is waited for a little, and the day stays until the next sweep."""
-    mail = await delivered(house, 35)
-    store = Retention(house.pool)
+    mail = await delivered(store, 35)
+    retention = Retention(store.pool)
 
     async def write(tx: Transaction) -> None:
         await tx.run(
             "INSERT INTO events (account_id, email_id, event_id, type, at) VALUES (%s, %s, %s, 'email.bounced', %s)",
             (ACCOUNT, mail.email_id, uuid7(NOW.timestamp()), NOW),
         )
-        assert partitions.name_of("emails", mail.created_at) not in await store.sweep(THIRTY, NOW)
+        assert partitions.name_of("emails", mail.created_at) not in await retention.sweep(THIRTY, NOW)
 
-    await house.pool.transact(write)
-    assert (await left(house.pool, mail))["events"] == 3
-    assert partitions.name_of("emails", mail.created_at) in await store.sweep(THIRTY, NOW)
+    await store.pool.transact(write)
+    assert (await left(store.pool, mail))["events"] == 3
+    assert partitions.name_of("emails", mail.created_at) in await retention.sweep(THIRTY, NOW)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_backup_is_waited_for_once_and_not_for_each_day(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backup_is_waited_for_once_and_not_for_each_day(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     for days in (37, 36, 35):
-        await delivered(house, days)
+        await delivered(store, days)
     monkeypatch.setattr(retention_, "PATIENCE", "SET LOCAL lock_timeout = 10")
     tried: list[datetime] = []
     end = Retention._end
@@ -167,76 +169,76 @@ async def test_a_backup_is_waited_for_once_and_not_for_each_day(house: House, mo
 
     async def read(tx: Transaction) -> None:
         await tx.rows("SELECT 1 FROM emails, messages LIMIT 1")
-        assert await Retention(house.pool).sweep({"emails": 30, "bodies": 30}, NOW) == []
+        assert await Retention(store.pool).sweep({"emails": 30, "bodies": 30}, NOW) == []
         assert len(tried) == 2
 
-    await house.pool.transact(read)
-    assert len(await Retention(house.pool).sweep({"emails": 30}, NOW)) == 4 * len(MAIL)
+    await store.pool.transact(read)
+    assert len(await Retention(store.pool).sweep({"emails": 30}, NOW)) == 4 * len(MAIL)
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_begins_to_wait_at_that_moment_is_seen(house: House) -> None:
+async def test_what_begins_to_wait_at_that_moment_is_seen(store: StoreRig) -> None:
     """A late bounce is committed between the look and the lock: its event waits for a number, so the day stays."""
-    mail = await delivered(house, 35)
-    await Retention(house.pool).sweep({"emails": 30}, NOW - 5 * DAY)  # the day before is not what is waited for
+    mail = await delivered(store, 35)
+    await Retention(store.pool).sweep({"emails": 30}, NOW - 5 * DAY)  # the day before is not what is waited for
     sweeping: list[Deferred[list[str]]] = []
 
     async def write(tx: Transaction) -> None:
         await events.write(tx, [NewEvent(ACCOUNT, mail.email_id, mail.domain_id, 0, "email.bounced", NOW)])
-        sweeping.append(Deferred.fromCoroutine(Retention(house.pool).sweep({"emails": 30}, NOW)))
-        while not sweeping[0].called and not await house.pool.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+        sweeping.append(Deferred.fromCoroutine(Retention(store.pool).sweep({"emails": 30}, NOW)))
+        while not sweeping[0].called and not await store.pool.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
             pass
 
-    await house.pool.transact(write)
+    await store.pool.transact(write)
     assert partitions.name_of("emails", mail.created_at) not in await sweeping[0]
-    assert (await left(house.pool, mail))["events"] == 3
-    await house.books.number(10)
-    assert partitions.name_of("emails", mail.created_at) in await Retention(house.pool).sweep({"emails": 30}, NOW)
+    assert (await left(store.pool, mail))["events"] == 3
+    await store.ledger.number(10)
+    assert partitions.name_of("emails", mail.created_at) in await Retention(store.pool).sweep({"emails": 30}, NOW)
 
 
 @pytest_twisted.ensureDeferred
-async def test_several_processes_sweep_at_once(house: House) -> None:
-    await delivered(house, 35)
-    gone = await together(*(Retention(house.pool).sweep(THIRTY, NOW) for _ in range(3)))
-    gone.append(await Retention(house.pool).sweep(THIRTY, NOW))  # what nobody could get at
+async def test_several_processes_sweep_at_once(store: StoreRig) -> None:
+    await delivered(store, 35)
+    gone = await together(*(Retention(store.pool).sweep(THIRTY, NOW) for _ in range(3)))
+    gone.append(await Retention(store.pool).sweep(THIRTY, NOW))  # what nobody could get at
     dropped = sorted(name for names in gone for name in names if name.startswith("emails"))
     assert dropped == [partitions.name_of("emails", NOW - days * DAY) for days in (36, 35)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_that_keeps_less(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_account_that_keeps_less(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention_, "BATCH", 2)
-    mails = [await delivered(house, 10) for _ in range(5)]
-    waiting, foreign, young = await of_age(house, 10), await delivered(house, 10, account=OTHER), await delivered(house, 5)
+    mails = [await delivered(store, 10) for _ in range(5)]
+    waiting, foreign, young = await of_age(store, 10), await delivered(store, 10, account=OTHER), await delivered(store, 5)
     for account in (ACCOUNT, OTHER):
-        await house.pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Example', now())", (account,))
-    store = Retention(house.pool)
-    await store.want(ACCOUNT, {"bodies": 7})
-    assert await store.accounts() == {ACCOUNT: {"bodies": 7}} and await store.wanted(ACCOUNT) == {"bodies": 7}
+        await store.pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Example', now())", (account,))
+    retention = Retention(store.pool)
+    await retention.want(ACCOUNT, {"bodies": 7})
+    assert await retention.accounts() == {ACCOUNT: {"bodies": 7}} and await retention.wanted(ACCOUNT) == {"bodies": 7}
 
     clock = Clock()
     clock.advance(NOW.timestamp())
-    keeping = RetentionSweep(house.pool, clock, terms.Retention())
+    keeping = RetentionSweep(store.pool, clock, terms.Retention())
     wrong: Any = Clock()
     wrong.time_of_day = TimeOfDay(10.0, clock.seconds, lambda: clock.seconds() + 3600)
     wrong.time_of_day.measured(clock.seconds(), clock.seconds(), clock.seconds())
-    await RetentionSweep(house.pool, wrong, terms.Retention()).sweep()
-    assert (await left(house.pool, mails[0]))["messages"] == 1, "nothing is deleted while the clocks disagree"
+    await RetentionSweep(store.pool, wrong, terms.Retention()).sweep()
+    assert (await left(store.pool, mails[0]))["messages"] == 1, "nothing is deleted while the clocks disagree"
     await keeping.sweep()
     for mail in mails:
-        assert set(await left(house.pool, mail)) == {"emails", "events", "attempts", "event_log"}
+        assert set(await left(store.pool, mail)) == {"emails", "events", "attempts", "event_log"}
     for mail in (waiting, foreign, young):
-        assert (await left(house.pool, mail))["messages"] == 1
+        assert (await left(store.pool, mail))["messages"] == 1
 
-    await store.want(ACCOUNT, {"emails": 7})
+    await retention.want(ACCOUNT, {"emails": 7})
     await keeping.sweep()
-    assert [await left(house.pool, mail) for mail in mails] == [{}] * 5
-    assert {"emails", "messages", "events"} <= set(await left(house.pool, waiting)) and "emails" in await left(house.pool, foreign)
-    clock.advance(40 * 86400)  # and by itself what is waiting outlives all days
+    assert [await left(store.pool, mail) for mail in mails] == [{}] * 5
+    assert {"emails", "messages", "events"} <= set(await left(store.pool, waiting)) and "emails" in await left(store.pool, foreign)
+    clock.advance(40 * 86400)  # what is waiting is kept, whatever its age
     await keeping.sweep()
-    assert {"emails", "messages", "events"} <= set(await left(house.pool, waiting))
-    await store.want(ACCOUNT, {})
-    assert await store.accounts() == {}
+    assert {"emails", "messages", "events"} <= set(await left(store.pool, waiting))
+    await retention.want(ACCOUNT, {})
+    assert await retention.accounts() == {}
 
 
 @pytest_twisted.ensureDeferred

@@ -91,7 +91,7 @@ async def test_a_search_that_finds_little_says_how_far_it_looked(pool: Pool, mon
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_export_is_told_of_until_it_is_old(pool: Pool) -> None:
+async def test_an_export_is_shown_until_it_is_old(pool: Pool) -> None:
     clock = Clock()
     clock.advance(NOW.timestamp())
     account, other = [(await Accounts(pool, clock).create(name)).id for name in ("A", "B")]

@@ -1,10 +1,11 @@
-"""What was said in sessions: each account reads its own."""
+"""Transcripts of sessions: each account reads its own."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import attrs
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
@@ -37,6 +38,7 @@ async def test_an_account_reads_its_own(pool: Pool) -> None:
     receipts = await keep(pool, (ACCOUNT, first), (OTHER, foreign), (ACCOUNT, second))
     listed, has_more = await receipts.list(ACCOUNT)
     assert sorted(r.receipt_id for r in listed) == sorted([first.receipt_id, second.receipt_id])
+    assert attrs.evolve(first, transcript=None) in listed
     assert all(r.transcript is None for r in listed)
     assert not has_more
     newest, oldest = max(r.receipt_id for r in listed), min(r.receipt_id for r in listed)

@@ -11,17 +11,17 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred
 
-from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.store.mail import accept, idempotency
 from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
+from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool
-from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, email, keyed, together
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, email, keyed, together
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_accepted_email_is_stored_completely(house: House) -> None:
+async def test_an_accepted_email_is_stored_completely(store: StoreRig) -> None:
     mail = email(
         "a@example.org",
         "b@example.net",
@@ -32,44 +32,44 @@ async def test_an_accepted_email_is_stored_completely(house: House) -> None:
         envelope=StoredEnvelope("me@example.com", ret="HDRS"),
         bulk=True,
     )
-    assert await house.accept(mail) == [Accepted()]
-    found = await house.emails.get(ACCOUNT, mail.email_id)
+    assert await store.accept(mail) == [Accepted()]
+    found = await store.emails.get(ACCOUNT, mail.email_id)
     assert found is not None
     wanted = attrs.asdict(mail, recurse=False)
     for name in ("created_at", "source", "key_id", "domain_id", "message_id", "sender", "to", "cc", "bcc", "subject", "tags", "headers"):
         assert getattr(found, name) == wanted[name], name
     assert (found.envelope, found.size, found.bulk) == (mail.envelope, len(mail.message), True)
     assert found.recipients == ("a@example.org", "b@example.net")
-    assert await house.statuses(mail) == ["queued", "queued"]
-    assert await house.events(mail) == [("email.sent", None)]
-    assert await house.count("fresh_events") == 1
-    stored = await house.messages.load(ACCOUNT, mail.email_id)
+    assert await store.statuses(mail) == ["queued", "queued"]
+    assert await store.events(mail) == [("email.sent", None)]
+    assert await store.count("fresh_events") == 1
+    stored = await store.messages.load(ACCOUNT, mail.email_id)
     assert stored is not None and (stored.signature, stored.body) == (None, mail.message)
 
 
 @pytest_twisted.ensureDeferred
-async def test_recipients_inserted_with_a_lease_are_not_claimed_by_others(house: House) -> None:
-    mixed = email("a@example.org", "b@example.org", lease=house.lease)
+async def test_recipients_inserted_with_a_lease_are_not_claimed_by_others(store: StoreRig) -> None:
+    mixed = email("a@example.org", "b@example.org", lease=store.lease)
     mixed = attrs.evolve(mixed, recipients=(mixed.recipients[0], NewRecipient("b@example.org", "example.org", False)))
-    await house.accept(mixed)
-    assert await house.statuses(mixed) == ["sending", "queued"]
-    assert [leased.recipient for leased in await house.claim(lease=await house.process())] == [1]
-    assert await house.queue.leased(house.lease) == [(mixed.email_id, 0)]
+    await store.accept(mixed)
+    assert await store.statuses(mixed) == ["sending", "queued"]
+    assert [leased.recipient for leased in await store.claim(lease=await store.process())] == [1]
+    assert await store.queue.leased(store.lease) == [(mixed.email_id, 0)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_shared_commit_is_one_statement(house: House) -> None:
-    before = house.pool.statements
-    assert await house.accept(*(email() for _ in range(50))) == [Accepted()] * 50
-    assert house.pool.statements - before == 1
+async def test_a_shared_commit_is_one_statement(store: StoreRig) -> None:
+    before = store.pool.statements
+    assert await store.accept(*(email() for _ in range(50))) == [Accepted()] * 50
+    assert store.pool.statements - before == 1
 
 
 @pytest.mark.parametrize("message", [b"", b"\0\xff" * 10, "ü\\\r\n'".encode() * 9, os.urandom(64 * 1024), os.urandom(1_000_000)])
 @pytest_twisted.ensureDeferred
-async def test_messages_are_stored_byte_for_byte(house: House, message: bytes) -> None:
+async def test_messages_are_stored_byte_for_byte(store: StoreRig, message: bytes) -> None:
     mail = email(message=message)
-    await house.accept(mail)
-    stored = await house.messages.load(ACCOUNT, mail.email_id)
+    await store.accept(mail)
+    stored = await store.messages.load(ACCOUNT, mail.email_id)
     assert stored is not None and stored.body == message
 
 
@@ -86,19 +86,19 @@ class Spooled:
 
 
 @pytest_twisted.ensureDeferred
-async def test_large_messages_are_stored_in_pieces(house: House) -> None:
+async def test_large_messages_are_stored_in_pieces(store: StoreRig) -> None:
     mail = email(message=Spooled())
-    await house.accept(mail, email())
-    sizes = await house.pool.rows("SELECT length(bytes) FROM messages WHERE email_id = %s ORDER BY piece", (mail.email_id,))
+    await store.accept(mail, email())
+    sizes = await store.pool.rows("SELECT length(bytes) FROM messages WHERE email_id = %s ORDER BY piece", (mail.email_id,))
     assert max(size for (size,) in sizes) <= 256 * 1024
-    stored = await house.messages.load(ACCOUNT, mail.email_id)
+    stored = await store.messages.load(ACCOUNT, mail.email_id)
     assert stored is not None and stored.body == b"".join(Spooled.chunks)
     sizes: list[int] = []
 
     async def before_rest(size: int) -> None:
         sizes.append(size)
 
-    pieces = await InPieces(house.messages).load(ACCOUNT, mail.email_id, before_rest)
+    pieces = await InPieces(store.messages).load(ACCOUNT, mail.email_id, before_rest)
     assert sizes == [len(mail.message)]
     assert pieces is not None and b"".join(pieces.body) == stored.body  # type: ignore[arg-type]
     assert len(pieces.body) == len(stored.body)
@@ -106,7 +106,7 @@ async def test_large_messages_are_stored_in_pieces(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_large_messages_do_not_delay_small_ones(house: House) -> None:
+async def test_large_messages_do_not_delay_small_ones(store: StoreRig) -> None:
     """Each large one takes about a hundred sequential round trips; the small one takes one."""
 
     class Large(Spooled):
@@ -115,7 +115,7 @@ async def test_large_messages_do_not_delay_small_ones(house: House) -> None:
     ended: list[str] = []
 
     async def accept(what: str, mail: Any) -> None:
-        await house.accept(mail)
+        await store.accept(mail)
         ended.append(what)
 
     large = [Deferred.fromCoroutine(accept("large", email(message=Large()))) for _ in range(LARGE + 1)]
@@ -126,15 +126,15 @@ async def test_large_messages_do_not_delay_small_ones(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_email_that_cannot_be_stored_fails_alone(house: House) -> None:
+async def test_an_email_that_cannot_be_stored_fails_alone(store: StoreRig) -> None:
     poisons = {"nul": email(subject="a\0b"), "surrogate": email(subject="\ud800"), "recipients": email(*["a@example.org"] * 40_000)}
     mails = [email() for _ in range(100)]
     results = await together(
-        *(outcome(house.acceptance.accept(Submission(ACCOUNT, (mail,)))) for mail in [*mails[:50], *poisons.values(), *mails[50:]])
+        *(outcome(store.acceptance.accept(Submission(ACCOUNT, (mail,)))) for mail in [*mails[:50], *poisons.values(), *mails[50:]])
     )
     assert [r for r in results if r == Accepted()] == [Accepted()] * 100
     assert all(isinstance(r, DataRejected) for r in results[50:53])
-    assert await house.count("emails") == await house.count("queue") == await house.count("messages") == 100
+    assert await store.count("emails") == await store.count("queue") == await store.count("messages") == 100
 
 
 async def outcome(coroutine: Any) -> Any:
@@ -145,107 +145,107 @@ async def outcome(coroutine: Any) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_batch_is_stored_completely_or_not_at_all(house: House) -> None:
+async def test_a_batch_is_stored_completely_or_not_at_all(store: StoreRig) -> None:
     with pytest.raises(DataRejected):
-        await house.acceptance.accept(Submission(ACCOUNT, (email(), email(subject="\0"))))
-    assert await house.count("emails") == 0
+        await store.acceptance.accept(Submission(ACCOUNT, (email(), email(subject="\0"))))
+    assert await store.count("emails") == 0
     good = tuple(email() for _ in range(100))
-    await house.acceptance.accept(Submission(ACCOUNT, good))
-    assert await house.count("emails") == 100
+    await store.acceptance.accept(Submission(ACCOUNT, good))
+    assert await store.count("emails") == 100
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_repeated_request_gets_the_first_response(house: House) -> None:
+async def test_a_repeated_request_gets_the_first_response(store: StoreRig) -> None:
     first = keyed(email())
-    assert await house.acceptance.accept(first) == Accepted()
+    assert await store.acceptance.accept(first) == Accepted()
     assert first.idempotency is not None
-    again = await house.acceptance.accept(keyed(email()))
+    again = await store.acceptance.accept(keyed(email()))
     assert again == Replayed(first.idempotency.answer)
     assert isinstance(again, Replayed) and list(again.answer) == ["ids", "also"]  # type: ignore[call-overload]
-    assert await house.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Mismatch()
-    assert await house.acceptance.accept(keyed(email(), key="key/2")) == Accepted()
-    assert await house.acceptance.accept(keyed(email(account=OTHER), key="key/1")) == Accepted()
-    assert await house.count("emails") == 3
+    assert await store.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Mismatch()
+    assert await store.acceptance.accept(keyed(email(), key="key/2")) == Accepted()
+    assert await store.acceptance.accept(keyed(email(account=OTHER), key="key/1")) == Accepted()
+    assert await store.count("emails") == 3
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_expired_key_counts_as_unused(house: House) -> None:
-    assert await house.acceptance.accept(keyed(email(), expires_at=NOW - MINUTE)) == Accepted()
-    assert await house.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Accepted()
-    assert await house.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Replayed(await answer_of(house))
+async def test_an_expired_key_counts_as_unused(store: StoreRig) -> None:
+    assert await store.acceptance.accept(keyed(email(), expires_at=NOW - MINUTE)) == Accepted()
+    assert await store.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Accepted()
+    assert await store.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Replayed(await answer_of(store))
 
 
-async def answer_of(house: House) -> Any:
-    return (await house.pool.rows("SELECT answer FROM idempotency"))[0][0]
+async def answer_of(store: StoreRig) -> Any:
+    return (await store.pool.rows("SELECT answer FROM idempotency"))[0][0]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_hundred_concurrent_requests_with_one_key_send_one_email(house: House) -> None:
-    second = Acceptance(house.pool, house.clock)  # as another process would
-    acceptances = [house.acceptance, second]
+async def test_a_hundred_concurrent_requests_with_one_key_send_one_email(store: StoreRig) -> None:
+    second = Acceptance(store.pool, store.clock)  # as another process would
+    acceptances = [store.acceptance, second]
     results = await together(*(acceptances[n % 2].accept(keyed(email())) for n in range(100)))
     assert results.count(Accepted()) == 1
     assert all(isinstance(r, (Accepted, InProgress, Replayed)) for r in results)
-    assert await house.count("emails") == 1
+    assert await store.count("emails") == 1
     results = await together(*(acceptances[n % 2].accept(keyed(email(), key="other")) for n in range(100)))
-    assert await house.count("emails") == 2
+    assert await store.count("emails") == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_processes_cannot_accept_one_key_concurrently(house: House) -> None:
+async def test_two_processes_cannot_accept_one_key_concurrently(store: StoreRig) -> None:
     submission = keyed(email())
     assert submission.idempotency is not None
     claim = idempotency.Claim(ACCOUNT, submission.idempotency)
 
     async def meanwhile(tx: Any) -> Any:
         await idempotency.stored_results(tx, [claim], NOW)
-        return await house.acceptance.accept(submission)
+        return await store.acceptance.accept(submission)
 
-    assert await house.pool.transact(meanwhile) == InProgress()
-    assert await house.acceptance.accept(submission) == Accepted()
+    assert await store.pool.transact(meanwhile) == InProgress()
+    assert await store.acceptance.accept(submission) == Accepted()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_refused_request_does_not_hold_its_key(house: House) -> None:
+async def test_a_refused_request_does_not_hold_its_key(store: StoreRig) -> None:
     with pytest.raises(DataRejected):
-        await house.acceptance.accept(keyed(email(subject="\0")))
-    assert await house.acceptance.accept(keyed(email())) == Accepted()
+        await store.acceptance.accept(keyed(email(subject="\0")))
+    assert await store.acceptance.accept(keyed(email())) == Accepted()
 
 
 @pytest_twisted.ensureDeferred
-async def test_keyed_and_other_requests_share_a_commit(house: House) -> None:
-    await house.acceptance.accept(keyed(email()))
-    before = house.pool.commits
+async def test_keyed_and_other_requests_share_a_commit(store: StoreRig) -> None:
+    await store.acceptance.accept(keyed(email()))
+    before = store.pool.commits
     results = await together(
-        house.acceptance.accept(keyed(email())),
-        house.acceptance.accept(keyed(email(), key="new")),
-        house.acceptance.accept(Submission(ACCOUNT, (email(),))),
+        store.acceptance.accept(keyed(email())),
+        store.acceptance.accept(keyed(email(), key="new")),
+        store.acceptance.accept(Submission(ACCOUNT, (email(),))),
     )
     assert [type(r) for r in results] == [Replayed, Accepted, Accepted]
-    assert house.pool.commits - before == 1
-    assert await house.count("emails") == 3
+    assert store.pool.commits - before == 1
+    assert await store.count("emails") == 3
 
 
 @pytest_twisted.ensureDeferred
-async def test_expired_responses_are_deleted_in_batches(house: House) -> None:
-    await together(*(house.acceptance.accept(keyed(email(), key=str(n), expires_at=NOW + n * MINUTE)) for n in range(-4, 3)))
-    assert [await house.books.sweep(NOW, 3), await house.books.sweep(NOW, 3), await house.books.sweep(NOW, 3)] == [3, 2, 0]
-    assert await house.count("idempotency") == 2
+async def test_expired_responses_are_deleted_in_batches(store: StoreRig) -> None:
+    await together(*(store.acceptance.accept(keyed(email(), key=str(n), expires_at=NOW + n * MINUTE)) for n in range(-4, 3)))
+    assert [await store.ledger.sweep(NOW, 3), await store.ledger.sweep(NOW, 3), await store.ledger.sweep(NOW, 3)] == [3, 2, 0]
+    assert await store.count("idempotency") == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_cancelling_the_caller_frees_the_leases(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_the_caller_frees_the_leases(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "RECLAIM_AFTER", (0.05,))
-    mail = email(lease=house.lease)
-    waiting = Deferred.fromCoroutine(house.acceptance.accept(Submission(ACCOUNT, (mail,))))
+    mail = email(lease=store.lease)
+    waiting = Deferred.fromCoroutine(store.acceptance.accept(Submission(ACCOUNT, (mail,))))
     waiting.cancel()
     with pytest.raises(CancelledError):
         await waiting
-    assert await until_free(house, mail) == ["queued"]
+    assert await until_free(store, mail) == ["queued"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_unknown_commit_is_an_error_and_its_leases_are_freed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_commit_is_an_error_and_its_leases_are_freed(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "RECLAIM_AFTER", (0.0,))
 
     class Doubtful(Pool):
@@ -255,29 +255,29 @@ async def test_an_unknown_commit_is_an_error_and_its_leases_are_freed(house: Hou
             await super().rows(sql, params)
             raise Unavailable("lost", unknown=True)
 
-    doubtful = Doubtful(house.pool.dsn, house.clock, size=1)
+    doubtful = Doubtful(store.pool.dsn, store.clock, size=1)
     await doubtful.start()
-    mail = email(lease=house.lease)
+    mail = email(lease=store.lease)
     with pytest.raises(Unavailable):
-        await Acceptance(doubtful, house.clock).accept(Submission(ACCOUNT, (mail,)))
-    assert await until_free(house, mail) == ["queued"]
+        await Acceptance(doubtful, store.clock).accept(Submission(ACCOUNT, (mail,)))
+    assert await until_free(store, mail) == ["queued"]
     await doubtful.stop()
 
 
-async def until_free(house: House, mail: Any) -> list[str]:
+async def until_free(store: StoreRig, mail: Any) -> list[str]:
     """Wait until the statuses have changed. Each check is a round trip."""
     for _ in range(500):
-        statuses = await house.statuses(mail)
+        statuses = await store.statuses(mail)
         if statuses and "sending" not in statuses:
             break
     return statuses
 
 
 @pytest_twisted.ensureDeferred
-async def test_scheduled_mail_waits_for_its_time(house: House) -> None:
+async def test_scheduled_mail_waits_for_its_time(store: StoreRig) -> None:
     mail = email(scheduled_at=NOW + MINUTE)
-    await house.accept(mail)
-    assert await house.events(mail) == [("email.scheduled", None)]
-    assert await house.queue.ready(REGION, NOW + DAY) == []
-    found = await house.emails.get(ACCOUNT, mail.email_id)
+    await store.accept(mail)
+    assert await store.events(mail) == [("email.scheduled", None)]
+    assert await store.queue.ready(REGION, NOW + DAY) == []
+    found = await store.emails.get(ACCOUNT, mail.email_id)
     assert found is not None and (found.scheduled_at, found.last_event) == (NOW + MINUTE, "email.scheduled")

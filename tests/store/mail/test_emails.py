@@ -10,180 +10,228 @@ import pytest
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Uncertain
+from mailsvc.store.events import events
+from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.accept import NewEmail, NewRecipient, Submission
-from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, email, explain, keyed, nodes, together
+from mailsvc.store.mail.emails import NEWEST
+from mailsvc.store.mail.search import Filters, Search
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, email, explain, keyed, nodes, together
 
 NOBODY = UUID(int=0)
 
 
 @pytest_twisted.ensureDeferred
-async def test_pages_cover_everything_newest_first(house: House) -> None:
+async def test_pages_cover_everything_newest_first(store: StoreRig) -> None:
     mails = [email() for _ in range(7)]
-    await house.accept(*mails, email(account=OTHER))
+    await store.accept(*mails, email(account=OTHER))
     newest_first = sorted((m.email_id for m in mails), reverse=True)
 
-    first, more = await house.emails.list(ACCOUNT, 3)
+    first, more = await store.emails.list(ACCOUNT, 3)
     assert ([e.email_id for e in first], more) == (newest_first[:3], True)
-    second, more = await house.emails.list(ACCOUNT, 3, after=first[-1].email_id)
+    second, more = await store.emails.list(ACCOUNT, 3, after=first[-1].email_id)
     assert ([e.email_id for e in second], more) == (newest_first[3:6], True)
-    third, more = await house.emails.list(ACCOUNT, 3, after=second[-1].email_id)
+    third, more = await store.emails.list(ACCOUNT, 3, after=second[-1].email_id)
     assert ([e.email_id for e in third], more) == (newest_first[6:], False)
 
-    back, more = await house.emails.list(ACCOUNT, 3, before=third[0].email_id)
+    back, more = await store.emails.list(ACCOUNT, 3, before=third[0].email_id)
     assert ([e.email_id for e in back], more) == (newest_first[3:6], True)
-    back, more = await house.emails.list(ACCOUNT, 3, before=second[0].email_id)
+    back, more = await store.emails.list(ACCOUNT, 3, before=second[0].email_id)
     assert ([e.email_id for e in back], more) == (newest_first[:3], False)
-    assert await house.emails.list(ACCOUNT, 3, before=newest_first[0]) == ([], False)
-    assert await house.emails.list(ACCOUNT, 7) == ([*first, *second, *third], False)
+    assert await store.emails.list(ACCOUNT, 3, before=newest_first[0]) == ([], False)
+    assert await store.emails.list(ACCOUNT, 7) == ([*first, *second, *third], False)
 
 
 @pytest_twisted.ensureDeferred
-async def test_paging_works_from_an_id_that_does_not_exist(house: House) -> None:
+async def test_paging_works_from_an_id_that_does_not_exist(store: StoreRig) -> None:
     older, between, newer = email(), uuid7(NOW.timestamp()), email()
-    await house.accept(older, newer)
-    assert [e.email_id for e in (await house.emails.list(ACCOUNT, 9, after=between))[0]] == [older.email_id]
-    assert [e.email_id for e in (await house.emails.list(ACCOUNT, 9, before=between))[0]] == [newer.email_id]
+    await store.accept(older, newer)
+    assert [e.email_id for e in (await store.emails.list(ACCOUNT, 9, after=between))[0]] == [older.email_id]
+    assert [e.email_id for e in (await store.emails.list(ACCOUNT, 9, before=between))[0]] == [newer.email_id]
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_cannot_read_or_change_emails_of_another(house: House) -> None:
+async def test_an_account_cannot_read_or_change_emails_of_another(store: StoreRig) -> None:
     mine = email(scheduled_at=NOW + MINUTE)
-    sent = email(lease=house.lease)
-    await house.accept(mine, sent)
-    await house.settle(sent, Deferred("later", NOW), signature=b"x")
-    assert await house.acceptance.accept(keyed(email())) == await house.acceptance.accept(keyed(email(account=OTHER)))
+    sent = email(lease=store.lease)
+    await store.accept(mine, sent)
+    await store.settle(sent, Deferred("later", NOW), signature=b"x")
+    assert await store.acceptance.accept(keyed(email())) == await store.acceptance.accept(keyed(email(account=OTHER)))
     for mail in (mine, sent):
-        assert await house.emails.get(OTHER, mail.email_id) is None
-        assert await house.emails.recipients(OTHER, mail.email_id) == []
-        assert await house.emails.attempts(OTHER, mail.email_id) == []
-        assert await house.messages.load(OTHER, mail.email_id) is None
-        assert await house.emails.cancel(OTHER, mail.email_id, NOW) == "not_found"
-        assert await house.emails.reschedule(OTHER, mail.email_id, NOW + DAY, NOW) == "not_found"
-    assert [e.account_id for e in (await house.emails.list(OTHER, 100))[0]] == [OTHER]
-    assert await house.statuses(mine) == ["scheduled"]
+        assert await store.emails.get(OTHER, mail.email_id) is None
+        assert await store.emails.recipients(OTHER, mail.email_id) == []
+        assert await store.emails.attempts(OTHER, mail.email_id) == []
+        assert await store.messages.load(OTHER, mail.email_id) is None
+        assert await store.emails.cancel(OTHER, mail.email_id, NOW) == "not_found"
+        assert await store.emails.reschedule(OTHER, mail.email_id, NOW + DAY, NOW) == "not_found"
+    assert [e.account_id for e in (await store.emails.list(OTHER, 100))[0]] == [OTHER]
+    assert await store.statuses(mine) == ["scheduled"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_settlement_of_another_account_cannot_touch_a_row(house: House) -> None:
-    mine = email(lease=house.lease)
-    await house.accept(mine)
+async def test_a_settlement_of_another_account_cannot_touch_a_row(store: StoreRig) -> None:
+    mine = email(lease=store.lease)
+    await store.accept(mine)
     stolen = attrs.evolve(mine, account_id=OTHER)
-    assert await house.settle(stolen, Delivered("250")) == frozenset()
-    assert await house.statuses(mine) == ["sending"]
+    assert await store.settle(stolen, Delivered("250")) == frozenset()
+    assert await store.statuses(mine) == ["sending"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_last_event_is_the_latest_event(house: House) -> None:
-    mail = email("a@example.org", "b@example.org", lease=house.lease)
-    await house.accept(mail)
-    seen = [await last_event(house, mail)]
+async def test_last_event_is_the_latest_event(store: StoreRig) -> None:
+    mail = email("a@example.org", "b@example.org", lease=store.lease)
+    await store.accept(mail)
+    seen = [await last_event(store, mail)]
     for outcomes in ((Deferred("later", NOW), None), (None, Bounced("550"))):
-        await house.settle(mail, *outcomes)
-        seen.append(await last_event(house, mail))
+        await store.settle(mail, *outcomes)
+        seen.append(await last_event(store, mail))
     assert seen == ["email.sent", "email.delivery_delayed", "email.bounced"]
 
 
-async def last_event(house: House, mail: NewEmail) -> str:
-    found = await house.emails.get(mail.account_id, mail.email_id)
+async def last_event(store: StoreRig, mail: NewEmail) -> str:
+    found = await store.emails.get(mail.account_id, mail.email_id)
     assert found is not None
-    [listed], _ = await house.emails.list(mail.account_id, 1)
+    [listed], _ = await store.emails.list(mail.account_id, 1)
     assert listed == found
     return found.last_event
 
 
 @pytest_twisted.ensureDeferred
-async def test_lists_never_read_a_message(house: House) -> None:
-    from mailsvc.store.mail import emails_sql
+async def test_lists_never_read_a_message(store: StoreRig) -> None:
 
-    await house.accept(email())
-    plan = await explain(house, emails_sql.NEWEST, (ACCOUNT, 10))
+    await store.accept(email())
+    plan = await explain(store, NEWEST, (ACCOUNT, 10))
     read = {str(node.get("Relation Name")).rpartition("_")[0] for node in nodes(plan)}
     assert "emails" in read and "messages" not in read
 
 
 @pytest_twisted.ensureDeferred
-async def test_waiting_recipients_can_be_canceled_and_leased_ones_cannot(house: House) -> None:
-    waiting, scheduled, sending, delivered = email(), email(scheduled_at=NOW + DAY), email(lease=house.lease), email(lease=house.lease)
-    await house.accept(waiting, scheduled, sending, delivered)
-    await house.settle(delivered, Delivered("250"))
-    answers = [await house.emails.cancel(ACCOUNT, m.email_id, NOW) for m in (waiting, scheduled, sending, delivered)]
+async def test_waiting_recipients_can_be_canceled_and_leased_ones_cannot(store: StoreRig) -> None:
+    waiting, scheduled, sending, delivered = email(), email(scheduled_at=NOW + DAY), email(lease=store.lease), email(lease=store.lease)
+    await store.accept(waiting, scheduled, sending, delivered)
+    await store.settle(delivered, Delivered("250"))
+    answers = [await store.emails.cancel(ACCOUNT, m.email_id, NOW) for m in (waiting, scheduled, sending, delivered)]
     assert answers == ["canceled", "canceled", "too_late", "too_late"]
-    assert await house.emails.cancel(ACCOUNT, waiting.email_id, NOW) == "too_late"
-    assert await house.emails.cancel(ACCOUNT, NOBODY, NOW) == "not_found"
-    assert [await house.statuses(m) for m in (waiting, scheduled, sending)] == [["canceled"], ["canceled"], ["sending"]]
-    assert await last_event_of(house, waiting) == "email.canceled"
-    assert await house.claim() == []
+    assert await store.emails.cancel(ACCOUNT, waiting.email_id, NOW) == "too_late"
+    assert await store.emails.cancel(ACCOUNT, NOBODY, NOW) == "not_found"
+    assert [await store.statuses(m) for m in (waiting, scheduled, sending)] == [["canceled"], ["canceled"], ["sending"]]
+    assert await last_event_of(store, waiting) == "email.canceled"
+    assert await store.claim() == []
 
 
-async def last_event_of(house: House, mail: NewEmail) -> str:
-    found = await house.emails.get(mail.account_id, mail.email_id)
+async def last_event_of(store: StoreRig, mail: NewEmail) -> str:
+    found = await store.emails.get(mail.account_id, mail.email_id)
     return found.last_event if found else ""
 
 
 @pytest_twisted.ensureDeferred
-async def test_canceling_affects_the_recipients_still_waiting(house: House) -> None:
-    mail = email("a@example.org", "b@example.org", "c@example.org", "d@example.org", lease=house.lease)
-    await house.accept(mail)
-    await house.settle(mail, Delivered("250"), Deferred("later", NOW), Uncertain("who knows", NOW))
-    assert await house.emails.cancel(ACCOUNT, mail.email_id, NOW) == "canceled"
-    assert await house.statuses(mail) == ["delivered", "canceled", "uncertain", "sending"]
+async def test_canceling_affects_the_recipients_still_waiting(store: StoreRig) -> None:
+    mail = email("a@example.org", "b@example.org", "c@example.org", "d@example.org", lease=store.lease)
+    await store.accept(mail)
+    await store.settle(mail, Delivered("250"), Deferred("later", NOW), Uncertain("who knows", NOW))
+    assert await store.emails.cancel(ACCOUNT, mail.email_id, NOW) == "canceled"
+    assert await store.statuses(mail) == ["delivered", "canceled", "uncertain", "sending"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_cancel_and_a_claim_do_not_both_win(house: House) -> None:
+async def test_a_cancel_and_a_claim_do_not_both_win(store: StoreRig) -> None:
     mails = [email() for _ in range(30)]
-    await house.accept(*mails)
-    claims = [house.claim(limit=2) for _ in range(15)]
-    cancels = [house.emails.cancel(ACCOUNT, m.email_id, NOW) for m in mails]
+    await store.accept(*mails)
+    claims = [store.claim(limit=2) for _ in range(15)]
+    cancels = [store.emails.cancel(ACCOUNT, m.email_id, NOW) for m in mails]
     results = await together(*(one for pair in zip(cancels[:15], claims, strict=True) for one in pair), *cancels[15:])
     canceled = [r for r in results if r == "canceled"]
     claimed = [leased for r in results if isinstance(r, list) for leased in r]
-    assert len(canceled) + len(claimed) + await house.count("queue WHERE lease IS NULL") == 30
-    statuses = [(await house.statuses(m))[0] for m in mails]
+    assert len(canceled) + len(claimed) + await store.count("queue WHERE lease IS NULL") == 30
+    statuses = [(await store.statuses(m))[0] for m in mails]
     assert (statuses.count("canceled"), statuses.count("sending")) == (len(canceled), len(claimed))
 
 
 @pytest_twisted.ensureDeferred
-async def test_rescheduling_moves_the_expiry_too(house: House) -> None:
+async def test_rescheduling_moves_the_expiry_too(store: StoreRig) -> None:
     mail = email("a@example.org", "b@example.org", scheduled_at=NOW + MINUTE, expires_at=NOW + MINUTE + DAY)
-    await house.accept(mail)
+    await store.accept(mail)
     at = NOW + 3 * DAY + timedelta(microseconds=1)
-    assert await house.emails.reschedule(ACCOUNT, mail.email_id, at, NOW) == "rescheduled"
-    found = await house.emails.get(ACCOUNT, mail.email_id)
+    assert await store.emails.reschedule(ACCOUNT, mail.email_id, at, NOW) == "rescheduled"
+    found = await store.emails.get(ACCOUNT, mail.email_id)
     assert found is not None and (found.scheduled_at, found.last_event) == (at, "email.scheduled")
-    assert await house.pool.rows("SELECT DISTINCT next_at, expires_at FROM queue") == [(at, at + DAY)]
-    assert await house.queue.release_scheduled(NOW + DAY) == 0
-    assert await house.queue.release_scheduled(at) == 1
-    found = await house.emails.get(ACCOUNT, mail.email_id)
+    assert await store.pool.rows("SELECT DISTINCT next_at, expires_at FROM queue") == [(at, at + DAY)]
+    assert await store.queue.release_scheduled(NOW + DAY) == 0
+    assert await store.queue.release_scheduled(at) == 1
+    found = await store.emails.get(ACCOUNT, mail.email_id)
     assert found is not None and (found.scheduled_at, found.last_event) == (at, "email.sent")
-    assert await house.emails.reschedule(ACCOUNT, mail.email_id, at, NOW) == "too_late"
-    assert await house.emails.reschedule(ACCOUNT, NOBODY, at, NOW) == "not_found"
+    assert await store.emails.reschedule(ACCOUNT, mail.email_id, at, NOW) == "too_late"
+    assert await store.emails.reschedule(ACCOUNT, NOBODY, at, NOW) == "not_found"
 
 
 @pytest_twisted.ensureDeferred
-async def test_rescheduling_writes_no_entry_in_the_event_log(house: House) -> None:
+async def test_rescheduling_writes_no_entry_in_the_event_log(store: StoreRig) -> None:
     mail = email(scheduled_at=NOW + MINUTE)
-    await house.accept(mail)
-    await house.emails.reschedule(ACCOUNT, mail.email_id, NOW + DAY, NOW)
-    assert len(await house.events(mail)) == 2
-    assert await house.count("fresh_events") == 1
+    await store.accept(mail)
+    await store.emails.reschedule(ACCOUNT, mail.email_id, NOW + DAY, NOW)
+    assert len(await store.events(mail)) == 2
+    assert await store.count("fresh_events") == 1
 
 
 @pytest.mark.parametrize("count", [1, 150])
 @pytest_twisted.ensureDeferred
-async def test_recipients_are_returned_in_order(house: House, count: int) -> None:
+async def test_recipients_are_returned_in_order(store: StoreRig, count: int) -> None:
     addresses = [f"{n}@example.org" for n in range(count)]
     mail = email(*addresses)
-    await house.accept(mail)
-    assert [(r.recipient, r.address) for r in await house.emails.recipients(ACCOUNT, mail.email_id)] == [*enumerate(addresses)]
+    await store.accept(mail)
+    assert [(r.recipient, r.address) for r in await store.emails.recipients(ACCOUNT, mail.email_id)] == [*enumerate(addresses)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_address_twice_is_two_recipients(house: House) -> None:
+async def test_one_address_twice_is_two_recipients(store: StoreRig) -> None:
     twice = email("a@example.org", "a@example.org")
-    twice = attrs.evolve(twice, lease=house.lease, recipients=(twice.recipients[0], NewRecipient("a@example.org", "example.org", True)))
-    await house.acceptance.accept(Submission(ACCOUNT, (twice,)))
-    await house.settle(twice, None, Delivered("250"))
-    assert await house.statuses(twice) == ["queued", "delivered"]
-    assert [r.destination for r in await house.queue.ready(REGION, NOW)] == ["example.org"]
+    twice = attrs.evolve(twice, lease=store.lease, recipients=(twice.recipients[0], NewRecipient("a@example.org", "example.org", True)))
+    await store.acceptance.accept(Submission(ACCOUNT, (twice,)))
+    await store.settle(twice, None, Delivered("250"))
+    assert await store.statuses(twice) == ["queued", "delivered"]
+    assert [r.destination for r in await store.queue.ready(REGION, NOW)] == ["example.org"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_opened_email_is_not_shown_as_delivered_again(store: StoreRig) -> None:
+    mail = email("a@example.org", "b@example.org", lease=store.lease)
+    await store.accept(mail)
+    await store.settle(mail, Delivered("250 2.0.0 Ok"), None)
+    assert await shown_as(store, mail) == "email.delivered"
+    await write_events(store, mail, "email.opened")
+    assert await shown_as(store, mail) == "email.opened"
+    await store.settle(mail, None, Delivered("250 2.0.0 Ok"))
+    assert await shown_as(store, mail) == "email.opened"
+    await write_events(store, mail, "email.clicked")
+    assert await shown_as(store, mail) == "email.clicked"
+    await write_events(store, mail, "email.complained")
+    assert await shown_as(store, mail) == "email.complained"
+
+
+@pytest_twisted.ensureDeferred
+async def test_searches_go_by_recipients_so_that_a_later_delivery_hides_no_complaint(store: StoreRig) -> None:
+    mail = email("a@example.org", "b@example.org", "c@example.org", lease=store.lease)
+    await store.accept(mail)
+    await store.settle(mail, Delivered("250 2.0.0 Ok"), None, None)
+    await write_events(store, mail, "email.complained", 0)
+    await store.settle(mail, None, Delivered("250 2.0.0 Ok"), None)
+    search = Search(store.pool)
+    [found] = (await search.emails(mail.account_id, Filters(), 1)).emails
+    assert found.last_event == "email.delivered"
+    assert found.outcomes == {"email.complained": 1, "email.delivered": 1}
+    for status, count in (("complained", 1), ("delivered", 1), ("bounced", 0)):
+        assert len((await search.emails(mail.account_id, Filters(status=f"email.{status}"), 5)).emails) == count, status
+
+
+async def shown_as(store: StoreRig, mail: NewEmail) -> str:
+    """The same in a single read, in lists and in searches."""
+    one = await store.emails.get(mail.account_id, mail.email_id)
+    [listed], _ = await store.emails.list(mail.account_id, 1)
+    [found] = (await Search(store.pool).emails(mail.account_id, Filters(), 1)).emails
+    assert one is not None and one.last_event == listed.last_event == found.last_event
+    return one.last_event
+
+
+async def write_events(store: StoreRig, mail: NewEmail, type_: str, recipient: int | None = None) -> None:
+    event = NewEvent(mail.account_id, mail.email_id, mail.domain_id, recipient, type_, NOW)
+    await store.pool.transact(lambda tx: events.write(tx, [event]))

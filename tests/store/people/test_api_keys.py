@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -209,3 +210,19 @@ def test_a_mistyped_key_is_known_as_such(place: int, letter: str) -> None:
 @given(st.text())
 def test_anything_may_be_asked_to_be_a_key(text: str) -> None:
     assert not is_well_formed(text) and not is_well_formed("ms_" + text)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_expired_key_no_longer_works(pool: Pool) -> None:
+    clock = Clock()
+    clock.advance(1_700_000_000)
+    keys, owner = Keys(pool, clock), await Accounts(pool, clock).create("One")
+    until = datetime.fromtimestamp(1_700_000_060, UTC)
+    key_id, token = await keys.create(owner.id, "k", "full_access", expires_at=until)
+    assert await keys.find(digest(token)) is not None and await keys.find_by_id(key_id) is not None
+    clock.advance(59)
+    assert await keys.find(digest(token)) is not None
+    clock.advance(1 + 2)  # cached for at most two seconds
+    assert await keys.find(digest(token)) is None and await keys.find_by_id(key_id) is None
+    [shown] = (await keys.list(owner.id))[0]
+    assert shown.expires_at == until

@@ -20,7 +20,7 @@ from mailsvc.store.people.sessions import Sessions, digest
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
-from tests.store.fixtures import ACCOUNT, NOW, OTHER, House, email
+from tests.store.fixtures import ACCOUNT, NOW, OTHER, StoreRig, email
 
 ENCRYPTION = Encryption.read(f"1 {'A' * 43}=", "here")
 
@@ -126,6 +126,19 @@ async def test_a_code_of_a_time_step_is_taken_once(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_shorter_lifetimes_end_sessions_that_already_exist(pool: Pool) -> None:
+    people = People.of(pool)
+    user = await people.users.create("ann@example.com")
+    secret = await people.sessions.begin(user.id, None, "whole", "", "")
+    people.clock.advance(3600)
+    brief = Sessions(pool, people.clock, timedelta(hours=24), timedelta(minutes=59))
+    idle = Sessions(pool, people.clock, timedelta(minutes=59), timedelta(days=30))
+    assert await brief.find(secret) is None and await brief.list(user.id) == []
+    assert await idle.find(secret) is None and await idle.list(user.id) == []
+    assert await people.sessions.find(secret) is not None and len(await people.sessions.list(user.id)) == 1
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_audit_log_is_added_to_and_never_changed(pool: Pool) -> None:
     people = People.of(pool)
     audit = Audit(pool, people.clock)
@@ -142,21 +155,21 @@ async def test_the_audit_log_is_added_to_and_never_changed(pool: Pool) -> None:
             await pool.run(sql)
 
 
-async def kept(house: House, count: int, **changes: object) -> list[object]:
+async def kept(store: StoreRig, count: int, **changes: object) -> list[object]:
     """Emails a minute apart, the oldest first; their ids."""
     ids = []
     for number in range(count):
         at = NOW - timedelta(minutes=count - number)
-        made = email(f"user{number}@example.org", email_id=uuid7(at.timestamp()), created_at=at, subject=f"Order {number}", **changes)
-        await house.acceptance.accept(Submission(made.account_id, (made,)))
-        ids.append(made.email_id)
+        created = email(f"user{number}@example.org", email_id=uuid7(at.timestamp()), created_at=at, subject=f"Order {number}", **changes)
+        await store.acceptance.accept(Submission(created.account_id, (created,)))
+        ids.append(created.email_id)
     return ids
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_search_goes_back_page_by_page(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = await kept(house, 7)
-    found = Search(house.pool)
+async def test_a_search_goes_back_page_by_page(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = await kept(store, 7)
+    found = Search(store.pool)
     first = await found.emails(ACCOUNT, Filters(), 3)
     assert [one.email_id for one in first.emails] == ids[:3:-1] and first.after is not None
     second = await found.emails(ACCOUNT, Filters(), 3, first.after)

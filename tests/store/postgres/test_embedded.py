@@ -54,7 +54,7 @@ def server(cluster: Path) -> Iterator[EmbeddedPostgres]:
     shutil.rmtree(top)
 
 
-def ask(dsn: str, sql: str) -> Any:
+def query(dsn: str, sql: str) -> Any:
     connection = psycopg2.connect(dsn)
     try:
         with connection.cursor() as cursor:
@@ -70,10 +70,12 @@ def test_it_starts_quickly_with_durable_settings(server: EmbeddedPostgres) -> No
     begun = time.monotonic()
     dsn = server.start_blocking()
     assert time.monotonic() - begun < 3
-    shown = {name: ask(dsn, f"SHOW {name}") for name in ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "TimeZone")}
+    shown = {
+        name: query(dsn, f"SHOW {name}") for name in ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "TimeZone")
+    }
     assert shown == {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "listen_addresses": "", "TimeZone": "UTC"}
-    assert ask(dsn, "SELECT datcollate || encoding::text FROM pg_database WHERE datname = current_database()") in ("C6", "C.UTF-86")
-    assert ask(dsn, "SELECT upper('é')") == "É"
+    assert query(dsn, "SELECT datcollate || encoding::text FROM pg_database WHERE datname = current_database()") in ("C6", "C.UTF-86")
+    assert query(dsn, "SELECT upper('é')") == "É"
 
 
 def test_only_its_user_can_reach_the_socket(server: EmbeddedPostgres) -> None:
@@ -94,7 +96,7 @@ def test_other_processes_find_it_and_do_not_stop_it(server: EmbeddedPostgres) ->
     assert other.start_blocking() == dsn
     assert (server.managed, other.managed) == (True, False)
     other.stop_blocking()
-    assert ask(dsn, "SELECT 1") == 1
+    assert query(dsn, "SELECT 1") == 1
 
 
 def test_a_server_that_outlived_its_daemon_is_taken_over(server: EmbeddedPostgres) -> None:
@@ -118,7 +120,7 @@ def test_committed_data_survives_a_crash(server: EmbeddedPostgres) -> None:
     while server.alive:
         time.sleep(0.01)
     assert server.dsn() is None
-    assert ask(server.start_blocking(), "SELECT n FROM kept") == 7
+    assert query(server.start_blocking(), "SELECT n FROM kept") == 7
 
 
 def test_a_stale_pid_file_may_name_another_process(server: EmbeddedPostgres) -> None:
@@ -127,7 +129,7 @@ def test_a_stale_pid_file_may_name_another_process(server: EmbeddedPostgres) -> 
     stale.write_text(f"{other.pid}\n{server.data}\n1700000000\n5432\n/nowhere\n\n  1 2\nready\n")
     try:
         assert server.pid is None
-        assert ask(server.start_blocking(), "SELECT 1") == 1
+        assert query(server.start_blocking(), "SELECT 1") == 1
     finally:
         other.kill()
         other.wait()
@@ -177,10 +179,10 @@ def test_as_root_an_unreachable_folder_is_replaced_not_opened(monkeypatch: pytes
     elsewhere = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
     elsewhere.chmod(0o711)
     monkeypatch.setattr(module, "FALLBACK", elsewhere / "lib")
-    with capturedLogs() as said:
+    with capturedLogs() as events:
         server = EmbeddedPostgres.at(top / "var" / "postgres", QUICK)
     assert server.folder.is_relative_to(elsewhere)
-    assert [event["folder"] for event in said] == [str(server.folder)]
+    assert [event["folder"] for event in events] == [str(server.folder)]
     server.start_blocking()
     server.stop_blocking()
     assert top.stat().st_mode & 0o777 == 0o700
@@ -206,7 +208,7 @@ def test_programs_in_an_unreachable_folder_are_copied(server: EmbeddedPostgres, 
     shutil.copytree(package.with_name(f"{package.name}.libs"), closed / f"{package.name}.libs", symlinks=True)
     hidden = Binaries(closed / package.name / found.bin.parent.name / "bin", found.version)
     monkeypatch.setattr(module, "find_binaries", lambda major=None: hidden)
-    assert ask(server.start_blocking(), "SELECT 1") == 1
+    assert query(server.start_blocking(), "SELECT 1") == 1
     assert closed.stat().st_mode & 0o777 == 0o700
     shutil.rmtree(closed)
 
@@ -238,7 +240,7 @@ async def test_the_supervisor_restarts_a_server_that_died(server: EmbeddedPostgr
         if supervisor.restarts:
             break
         await deferLater(reactor, 0.02)  # type: ignore[arg-type]
-    assert ask(dsn, "SELECT 1") == 1
+    assert query(dsn, "SELECT 1") == 1
     await stop_checks()
     await supervisor.stop()
     assert not server.alive

@@ -26,7 +26,7 @@ VALUES = Prepared(
 )
 WITHOUT = Prepared("without", (), "SELECT set_config('enable_seqscan', 'off', true)")
 SETTING = Prepared("setting", ("uuid[]",), "SELECT current_setting('enable_seqscan'), $1 = '{}', cardinality($1)", WITHOUT)
-TABLE = "CREATE TABLE kept (n integer PRIMARY KEY CHECK (n < 10), octets bytea NOT NULL)"
+TABLE = "CREATE TABLE kept (n integer PRIMARY KEY CHECK (n < 10), data bytea NOT NULL)"
 
 
 def reactor() -> Any:
@@ -49,9 +49,9 @@ def test_the_library_is_found() -> None:
 @pytest_twisted.ensureDeferred
 async def test_values_round_trip(pool: Pool, way: None) -> None:
     one = uuid4()
-    for octets in (b"", bytes(range(256)) * 3, b"\\x00'%s"):
-        [row] = await pool.rows(ECHO, (octets, one, -7, '{"a": ["\u00fc%"]}'))
-        assert row == (octets, one, -7, {"a": ["\u00fc%"]}, len(octets), None)
+    for data in (b"", bytes(range(256)) * 3, b"\\x00'%s"):
+        [row] = await pool.rows(ECHO, (data, one, -7, '{"a": ["\u00fc%"]}'))
+        assert row == (data, one, -7, {"a": ["\u00fc%"]}, len(data), None)
 
 
 @pytest_twisted.ensureDeferred
@@ -82,12 +82,12 @@ async def test_a_large_statement_is_sent_without_blocking(pool: Pool) -> None:
         nonlocal turns
         turns += 1
 
-    octets = bytes(range(256)) * 80_000
-    waiting = Deferred.fromCoroutine(pool.rows(ECHO, (octets, uuid4(), 1, "{}")))
+    data = bytes(range(256)) * 80_000
+    waiting = Deferred.fromCoroutine(pool.rows(ECHO, (data, uuid4(), 1, "{}")))
     while not waiting.called:
         await deferLater(reactor(), 0.0, turn)
     [row] = await waiting
-    assert row[0] == octets
+    assert row[0] == data
     assert turns > 1
 
 
@@ -106,7 +106,7 @@ async def test_errors_are_translated_and_the_connection_stays_usable(database: s
     for wrong in (Prepared("wrong", (), "SELECT nothing"), Prepared("failing", ("integer",), "SELECT 1 / $1", WITHOUT)):
         with pytest.raises((StatementFailed, DataRejected)):
             await pool.rows(wrong, (0,) if wrong.types else ())
-    assert await pool.rows("SELECT n, octets FROM kept") == [(1, b"\0")]
+    assert await pool.rows("SELECT n, data FROM kept") == [(1, b"\0")]
     assert await pool.rows("SELECT pg_backend_pid()") == backend
     await pool.stop()
 
@@ -127,7 +127,7 @@ async def test_a_transaction_is_all_or_nothing(pool: Pool, way: None) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_goes_away_during_a_statement(pool: Pool, administer: Callable[..., None], database: str) -> None:
+async def test_a_server_that_disconnects_during_a_statement(pool: Pool, administer: Callable[..., None], database: str) -> None:
     waiting = [Deferred.fromCoroutine(pool.rows(SLEEP, (60, b"x"))) for _ in range(2)]
     there = 0
     while there < 2:

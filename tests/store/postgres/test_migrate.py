@@ -22,7 +22,7 @@ def empty(postgres: str, administer: Callable[..., None]) -> Iterator[str]:
     administer(postgres, "DROP DATABASE mailsvc_empty WITH (FORCE)")
 
 
-def ask(dsn: str, sql: str) -> list[tuple[object, ...]]:
+def query(dsn: str, sql: str) -> list[tuple[object, ...]]:
     connection = psycopg2.connect(dsn)
     with connection.cursor() as cursor:
         cursor.execute(sql)
@@ -32,7 +32,7 @@ def ask(dsn: str, sql: str) -> list[tuple[object, ...]]:
 
 
 def tables(dsn: str) -> set[object]:
-    return {name for (name,) in ask(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%yoyo%'")}
+    return {name for (name,) in query(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%yoyo%'")}
 
 
 def test_packaged_migrations_are_applied_once(empty: str) -> None:
@@ -40,7 +40,7 @@ def test_packaged_migrations_are_applied_once(empty: str) -> None:
     assert migrate(empty) == names
     assert migrate(empty) == []
     assert {"accounts", "emails", "queue"} <= tables(empty)
-    [(partitioned,)] = ask(empty, "SELECT count(*) FROM pg_partitioned_table")
+    [(partitioned,)] = query(empty, "SELECT count(*) FROM pg_partitioned_table")
     assert partitioned >= 5
 
 

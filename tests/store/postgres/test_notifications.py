@@ -49,30 +49,30 @@ class Listener:
 @pytest_twisted.ensureDeferred
 async def test_a_notification_reaches_all_listeners_of_its_channel(pair: tuple[Notifications, Notifications]) -> None:
     one, other = pair
-    heard, own, elsewhere = Listener(), Listener(), Listener()
-    other.listen("queue", heard)
+    listener, own, elsewhere = Listener(), Listener(), Listener()
+    other.listen("queue", listener)
     one.listen("queue", own)
     other.listen("keys", elsewhere)
     await until(lambda: one._listening and len(other._listening) == 2)
     one.notify("queue")
-    await until(lambda: heard.calls and own.calls)
-    assert (heard.calls, own.calls, elsewhere.calls) == (1, 1, 0)
+    await until(lambda: listener.calls and own.calls)
+    assert (listener.calls, own.calls, elsewhere.calls) == (1, 1, 0)
 
 
 @pytest_twisted.ensureDeferred
 async def test_many_calls_send_few_notifications(pair: tuple[Notifications, Notifications], pool: Pool) -> None:
     one, other = pair
-    heard = Listener()
-    other.listen("queue", heard)
+    listener = Listener()
+    other.listen("queue", listener)
     await until(lambda: other._listening)
     begun = reactor().seconds()
     while (passed := reactor().seconds() - begun) < 4 * BUSY_INTERVAL:
         one.notify("queue")
         one.notify("queue")
         await deferLater(reactor(), 0.001)
-    await until(lambda: heard.calls >= 1 and not one._scheduled and not one._sending)
+    await until(lambda: listener.calls >= 1 and not one._scheduled and not one._sending)
     assert 2 <= one.sent <= passed / BUSY_INTERVAL + 2
-    assert heard.calls <= one.sent  # notifications that arrive together call back once
+    assert listener.calls <= one.sent  # notifications that arrive together call back once
 
 
 def test_single_notifications_are_sent_at_once() -> None:
@@ -115,27 +115,27 @@ async def test_listeners_are_called_after_a_lost_connection(
     pair: tuple[Notifications, Notifications], database: str, administer: Callable[..., None]
 ) -> None:
     one, other = pair
-    heard = Listener()
-    other.listen("queue", heard)
+    listener = Listener()
+    other.listen("queue", listener)
     await until(lambda: other._listening)
     administer(database, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'mailsvc notifications'")
     one.notify("queue")  # may be lost with the connection
-    await until(lambda: heard.calls and one.connected and other.connected)
-    before = heard.calls
+    await until(lambda: listener.calls and one.connected and other.connected)
+    before = listener.calls
     one.notify("queue")
-    await until(lambda: heard.calls > before)
+    await until(lambda: listener.calls > before)
 
 
 @pytest_twisted.ensureDeferred
 async def test_connecting_is_retried_until_the_server_is_there(database: str, administer: Callable[..., None]) -> None:
     notifications = Notifications(f"{database} dbname=not_yet", reactor())
-    heard = Listener()
-    notifications.listen("queue", heard)
+    listener = Listener()
+    notifications.listen("queue", listener)
     notifications.notify("queue")
     await notifications.start()
     assert not notifications.connected
     administer(database, "CREATE DATABASE not_yet")
-    await until(lambda: heard.calls)
+    await until(lambda: listener.calls)
     assert notifications.connected
     await notifications.stop()
     administer(database, "DROP DATABASE not_yet WITH (FORCE)")
@@ -153,16 +153,16 @@ async def test_stopping_ends_the_retries() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_failing_listener_does_not_stop_the_others(pair: tuple[Notifications, Notifications]) -> None:
-    heard = Listener()
+    listener = Listener()
 
     def broken() -> None:
         raise LookupError
 
     pair[0].listen("queue", broken)
-    pair[0].listen("queue", heard)
+    pair[0].listen("queue", listener)
     await until(lambda: pair[0]._listening)
     pair[1].notify("queue")
-    await until(lambda: heard.calls)
+    await until(lambda: listener.calls)
 
 
 def test_a_channel_name_must_be_an_identifier() -> None:

@@ -48,8 +48,8 @@ async def test_a_partition_holds_exactly_one_day(pool: Pool) -> None:
 @pytest_twisted.ensureDeferred
 async def test_several_processes_create_each_partition_once(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=90)
-    made = await gatherResults([Deferred.fromCoroutine(partitions.ensure(pool, later, 2)) for _ in range(3)])
-    assert len([name for names in made for name in names]) == 4 * len(partitions.TABLES)
+    created = await gatherResults([Deferred.fromCoroutine(partitions.ensure(pool, later, 2)) for _ in range(3)])
+    assert len([name for names in created for name in names]) == 4 * len(partitions.TABLES)
     assert await partitions.ensure(pool, later, 2) == []
 
 

@@ -107,8 +107,8 @@ class Wire:
 
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError), one:
-            while octets := one.recv(65536):
-                other.sendall(octets)
+            while data := one.recv(65536):
+                other.sendall(data)
             other.shutdown(socket.SHUT_RDWR)
 
 

@@ -10,146 +10,146 @@ from mailsvc.store.queue.claims import FOREVER, Slowdown
 from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.settle import RecipientOutcome
 from mailsvc.store.queue.tls import TlsRecords
-from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, attempt, email
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, attempt, email
 
 
 def at_provider(*names: str) -> list[object]:
     """Emails for destinations of one provider."""
-    made = []
+    created = []
     for name in names:
         mail = email()
         place = attrs.evolve(mail.recipients[0], destination=f"big/{name}")
-        made.append(attrs.evolve(mail, recipients=(place,)))
-    return made
+        created.append(attrs.evolve(mail, recipients=(place,)))
+    return created
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_hold_applies_to_all_destinations_of_a_provider(house: House) -> None:
+async def test_one_hold_applies_to_all_destinations_of_a_provider(store: StoreRig) -> None:
     mails = at_provider("mx1.a", "mx1.b")
-    await house.accept(*mails, email())
-    await house.queue.hold(REGION, "big", "paused", "It asked for less.", NOW + DAY)
-    assert [each.destination for each in await house.queue.ready(REGION, NOW)] == ["example.org"]
-    rows = await house.pool.rows("SELECT destination, reason, next_at FROM waiting_at(%s) ORDER BY destination", (NOW,))
+    await store.accept(*mails, email())
+    await store.queue.hold(REGION, "big", "paused", "It asked for less.", NOW + DAY)
+    assert [each.destination for each in await store.queue.ready(REGION, NOW)] == ["example.org"]
+    rows = await store.pool.rows("SELECT destination, reason, next_at FROM waiting_at(%s) ORDER BY destination", (NOW,))
     assert {(name, reason) for name, reason, _ in rows if name.startswith("big/")} == {
         ("big/mx1.a", "It asked for less."), ("big/mx1.b", "It asked for less.")
     }  # fmt: skip
     assert {until for name, _, until in rows if name.startswith("big/")} == {NOW + DAY}
-    assert await house.queue.unexplained(NOW) == 0
-    shown = {each.name: each for each in await Operating(house.pool).destinations(REGION, NOW)}
+    assert await store.queue.unexplained(NOW) == 0
+    shown = {each.name: each for each in await Operating(store.pool).destinations(REGION, NOW)}
     assert (shown["big/mx1.a"].state, shown["big/mx1.a"].reason, shown["big/mx1.a"].queued) == ("paused", "It asked for less.", 1)
     assert shown["big"].queued == 0
     assert shown["example.org"].state is None
-    await house.queue.lift(REGION, "big", paused=True)
-    assert len(await house.queue.ready(REGION, NOW)) == 3
+    await store.queue.lift(REGION, "big", paused=True)
+    assert len(await store.queue.ready(REGION, NOW)) == 3
 
 
 @pytest_twisted.ensureDeferred
-async def test_holds_of_the_operator_take_precedence_over_rules(house: House) -> None:
-    await house.queue.hold(REGION, "big", "paused", "By the operator.", FOREVER, ordered=True)
-    await house.queue.hold(REGION, "big", "paused", "By a rule.", NOW + DAY)
-    assert (await house.queue.holds(REGION))["big"].reason == "By the operator."
-    await house.queue.hold(REGION, "big", "paused", "By the operator, shorter.", NOW + MINUTE, ordered=True)
-    assert (await house.queue.holds(REGION))["big"].until == NOW + MINUTE
+async def test_holds_of_the_operator_take_precedence_over_rules(store: StoreRig) -> None:
+    await store.queue.hold(REGION, "big", "paused", "By the operator.", FOREVER, ordered=True)
+    await store.queue.hold(REGION, "big", "paused", "By a rule.", NOW + DAY)
+    assert (await store.queue.holds(REGION))["big"].reason == "By the operator."
+    await store.queue.hold(REGION, "big", "paused", "By the operator, shorter.", NOW + MINUTE, ordered=True)
+    assert (await store.queue.holds(REGION))["big"].until == NOW + MINUTE
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_slowdown_lasts_until_its_end_or_until_resumed(house: House) -> None:
+async def test_a_slowdown_lasts_until_its_end_or_until_resumed(store: StoreRig) -> None:
     mails = at_provider("mx1.a")
-    await house.accept(*mails)
-    await house.queue.slow(REGION, "big", Slowdown(6.0, "Six.", NOW + MINUTE), NOW)
-    await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty, for longer.", NOW + DAY), NOW)
-    assert await house.queue.slowed(REGION, NOW) == {"big": Slowdown(6.0, "Sixty, for longer.", NOW + DAY)}
-    assert await house.queue.slowed(REGION, NOW + DAY) == await house.queue.slowed("elsewhere", NOW) == {}
-    assert len(await house.queue.ready(REGION, NOW)) == 1  # slowly, but it goes
-    [shown] = await Operating(house.pool).destinations(REGION, NOW)
+    await store.accept(*mails)
+    await store.queue.slow(REGION, "big", Slowdown(6.0, "Six.", NOW + MINUTE), NOW)
+    await store.queue.slow(REGION, "big", Slowdown(60.0, "Sixty, for longer.", NOW + DAY), NOW)
+    assert await store.queue.slowed(REGION, NOW) == {"big": Slowdown(6.0, "Sixty, for longer.", NOW + DAY)}
+    assert await store.queue.slowed(REGION, NOW + DAY) == await store.queue.slowed("elsewhere", NOW) == {}
+    assert len(await store.queue.ready(REGION, NOW)) == 1  # slowly, but it goes
+    [shown] = await Operating(store.pool).destinations(REGION, NOW)
     assert (shown.name, shown.state, shown.reason, shown.until) == ("big/mx1.a", "slow", "Sixty, for longer.", NOW + DAY)
-    await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty.", NOW + 2 * DAY), NOW + DAY)
-    assert await house.queue.slowed(REGION, NOW + DAY) == {"big": Slowdown(60.0, "Sixty.", NOW + 2 * DAY)}
-    await house.queue.lift(REGION, "big")
-    assert await house.queue.slowed(REGION, NOW) != {}
-    await house.queue.lift(REGION, "big", paused=True)
-    assert await house.queue.slowed(REGION, NOW) == {}
+    await store.queue.slow(REGION, "big", Slowdown(60.0, "Sixty.", NOW + 2 * DAY), NOW + DAY)
+    assert await store.queue.slowed(REGION, NOW + DAY) == {"big": Slowdown(60.0, "Sixty.", NOW + 2 * DAY)}
+    await store.queue.lift(REGION, "big")
+    assert await store.queue.slowed(REGION, NOW) != {}
+    await store.queue.lift(REGION, "big", paused=True)
+    assert await store.queue.slowed(REGION, NOW) == {}
 
 
 @pytest_twisted.ensureDeferred
-async def test_old_holds_are_deleted(house: House) -> None:
-    await house.queue.hold(REGION, "dead", "backoff", "It did not answer.", NOW, 3)
-    await house.queue.hold(REGION, "resting", "backoff", "It does not answer.", NOW + DAY, 3)
-    await house.queue.hold(REGION, "paused", "paused", "By the operator.", FOREVER, ordered=True)
-    await house.queue.slow(REGION, "dead", Slowdown(6.0, "Six.", NOW), NOW)
-    assert await house.queue.forget_holds(REGION, NOW) == 0
-    assert await house.queue.forget_holds(REGION, NOW + MINUTE) == 1
-    assert set(await house.queue.holds(REGION)) == {"resting", "paused"}
-    assert await house.count("slowdowns") == 0
+async def test_old_holds_are_deleted(store: StoreRig) -> None:
+    await store.queue.hold(REGION, "dead", "backoff", "It did not answer.", NOW, 3)
+    await store.queue.hold(REGION, "resting", "backoff", "It does not answer.", NOW + DAY, 3)
+    await store.queue.hold(REGION, "paused", "paused", "By the operator.", FOREVER, ordered=True)
+    await store.queue.slow(REGION, "dead", Slowdown(6.0, "Six.", NOW), NOW)
+    assert await store.queue.forget_holds(REGION, NOW) == 0
+    assert await store.queue.forget_holds(REGION, NOW + MINUTE) == 1
+    assert set(await store.queue.holds(REGION)) == {"resting", "paused"}
+    assert await store.count("slowdowns") == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_claimed_mail_of_a_paused_account_is_given_back_and_due_when_resumed(house: House) -> None:
-    operating, mine, theirs = Operating(house.pool), email(), email(account=OTHER)
-    await house.accept(mine, theirs)
-    await operating.pause_account(ACCOUNT, "Paused by the operator.", FOREVER)
-    assert await house.queue.paused_accounts(NOW) == {ACCOUNT: FOREVER}
-    claimed = await house.claim()
+async def test_claimed_mail_of_a_paused_account_is_given_back_and_due_when_resumed(store: StoreRig) -> None:
+    operating, mine, theirs = Operating(store.pool), email(), email(account=OTHER)
+    await store.accept(mine, theirs)
+    await operating.pause_account(ACCOUNT, "Paused by the operator.", FOREVER, NOW)
+    assert await store.queue.paused_accounts(NOW) == {ACCOUNT: FOREVER}
+    claimed = await store.claim()
     keys = [(each.email_id, each.recipient) for each in claimed if each.account_id == ACCOUNT]
-    await house.queue.release_paused(keys, house.lease, ACCOUNT, NOW)
-    assert await house.claim() == []
-    [(reason,)] = await house.pool.rows("SELECT reason FROM waiting_at(%s) WHERE account_id = %s", (NOW, ACCOUNT))
+    await store.queue.release_paused(keys, store.lease, ACCOUNT, NOW)
+    assert await store.claim() == []
+    [(reason,)] = await store.pool.rows("SELECT reason FROM waiting_at(%s) WHERE account_id = %s", (NOW, ACCOUNT))
     assert reason == "Paused by the operator."
-    assert await house.queue.unexplained(NOW) == 0
+    assert await store.queue.unexplained(NOW) == 0
     assert await operating.resume_account(ACCOUNT, NOW) == 1
-    assert [each.email_id for each in await house.claim()] == [mine.email_id]
+    assert [each.email_id for each in await store.claim()] == [mine.email_id]
 
 
 @pytest_twisted.ensureDeferred
-async def test_mail_given_back_after_a_pause_was_lifted_is_due_at_once(house: House) -> None:
-    operating, mail = Operating(house.pool), email()
-    await house.accept(mail)
-    [leased] = await house.claim()
-    await house.queue.release_paused([(leased.email_id, 0)], house.lease, ACCOUNT, NOW)
-    assert len(await house.claim()) == 1
+async def test_mail_given_back_after_a_pause_was_lifted_is_due_at_once(store: StoreRig) -> None:
+    operating, mail = Operating(store.pool), email()
+    await store.accept(mail)
+    [leased] = await store.claim()
+    await store.queue.release_paused([(leased.email_id, 0)], store.lease, ACCOUNT, NOW)
+    assert len(await store.claim()) == 1
     assert await operating.pauses(NOW) == {}
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_email_is_paused_and_retried(house: House) -> None:
-    operating, mail = Operating(house.pool), email("a@example.org", "b@example.org")
-    await house.accept(mail)
-    assert await operating.pause_email(mail.email_id, "Paused by the operator.", NOW + DAY) == (2, 0)
-    assert await house.claim() == []
+async def test_an_email_is_paused_and_retried(store: StoreRig) -> None:
+    operating, mail = Operating(store.pool), email("a@example.org", "b@example.org")
+    await store.accept(mail)
+    assert await operating.pause_email(mail.email_id, "Paused by the operator.", NOW + DAY, NOW) == (2, 0)
+    assert await store.claim() == []
     assert {each.reason for each in await operating.email(mail.email_id, NOW)} == {"Paused by the operator."}
     assert await operating.retry_email(mail.email_id, NOW) == 2
-    assert len(await house.claim()) == 2
-    assert await operating.pause_email(mail.email_id, "Again.", NOW + DAY) == (0, 2)
+    assert len(await store.claim()) == 2
+    assert await operating.pause_email(mail.email_id, "Again.", NOW + DAY, NOW) == (0, 2)
 
 
 @pytest_twisted.ensureDeferred
-async def test_retrying_a_provider_moves_all_of_its_destinations(house: House) -> None:
+async def test_retrying_a_provider_moves_all_of_its_destinations(store: StoreRig) -> None:
     mails = at_provider("mx1.a", "mx1.b")
-    await house.accept(*mails, email())
-    await house.pool.run("UPDATE queue SET next_at = %s", (NOW + DAY,))
-    assert await Operating(house.pool).retry_destination(REGION, "big", NOW) == 2
-    assert await Operating(house.pool).retry_destination(REGION, "example.org", NOW) == 1
-    assert len(await house.queue.ready(REGION, NOW)) == 3
+    await store.accept(*mails, email())
+    await store.pool.run("UPDATE queue SET next_at = %s", (NOW + DAY,))
+    assert await Operating(store.pool).retry_destination(REGION, "big", NOW) == 2
+    assert await Operating(store.pool).retry_destination(REGION, "example.org", NOW) == 1
+    assert len(await store.queue.ready(REGION, NOW)) == 3
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_queue_stores_the_source_and_local_faults_of_attempts(house: House) -> None:
+async def test_the_queue_stores_the_source_and_local_faults_of_attempts(store: StoreRig) -> None:
     mail = email()
-    await house.accept(mail)
-    await house.claim()
-    await house.settle(mail, Uncertain("No reply.", NOW), attempt=attempt(source="192.0.2.9"))
-    [leased] = await house.claim()
+    await store.accept(mail)
+    await store.claim()
+    await store.settle(mail, Uncertain("No reply.", NOW), attempt=attempt(source="192.0.2.9"))
+    [leased] = await store.claim()
     assert (leased.host, leased.source, leased.faults, leased.status) == ("mx.example.org", "192.0.2.9", 0, "uncertain")
     for faults in (1, 2):
         outcome = RecipientOutcome(0, Deferred("Ours.", NOW), fault=True)
-        await house.settle(mail, attempt=None, outcomes=(outcome,))
-        [leased] = await house.claim()
+        await store.settle(mail, attempt=None, outcomes=(outcome,))
+        [leased] = await store.claim()
         assert (leased.faults, leased.host, leased.source) == (faults, "mx.example.org", "192.0.2.9")
 
 
 @pytest_twisted.ensureDeferred
-async def test_mta_sts_policies_and_tls_counts_are_stored(house: House) -> None:
-    records = TlsRecords(house.pool)
+async def test_mta_sts_policies_and_tls_counts_are_stored(store: StoreRig) -> None:
+    records = TlsRecords(store.pool)
     assert await records.policy("example.org") is None
     await records.keep_policy("example.org", "2", "new", NOW, NOW + DAY)
     await records.keep_policy("example.org", "1", "older", NOW - MINUTE, NOW + DAY)
@@ -158,5 +158,5 @@ async def test_mta_sts_policies_and_tls_counts_are_stored(house: House) -> None:
     key = (NOW.date(), "example.org", "sts", "mx.example.org", "success")
     await records.add({key: 2})
     await records.add({key: 3, (*key[:4], "certificate-expired"): 1})
-    rows = await house.pool.rows("SELECT result, sessions FROM tls_results ORDER BY result")
+    rows = await store.pool.rows("SELECT result, sessions FROM tls_results ORDER BY result")
     assert rows == [("certificate-expired", 1), ("success", 5)]

@@ -57,11 +57,11 @@ def make(pool: Pool) -> Any:
 
 @pytest_twisted.async_yield_fixture
 async def owner(make: Any) -> AsyncIterator[Owner]:
-    made = make()
-    await made.start("delivery", "http")
-    yield made
-    if made.registration._id is not None:
-        await made.end()
+    created = make()
+    await created.start("delivery", "http")
+    yield created
+    if created.registration._id is not None:
+        await created.end()
 
 
 async def silence(pool: Pool, number: int, seconds: float = 46) -> None:
@@ -191,12 +191,12 @@ async def test_a_lease_committed_after_its_process_was_ended_is_freed_too(pool: 
 
 @pytest_twisted.ensureDeferred
 async def test_ending_frees_the_leases(pool: Pool, make: Any) -> None:
-    made = make()
-    await enqueue(pool, await made.start(), "delayed")
-    await made.end()
+    created = make()
+    await enqueue(pool, await created.start(), "delayed")
+    await created.end()
     assert await leases(pool) == [("delayed", None)]
-    assert not made.registration.fresh
-    assert made.clock.getDelayedCalls() == []
+    assert not created.registration.fresh
+    assert created.clock.getDelayedCalls() == []
     assert await pool.rows("SELECT count(*) FROM processes WHERE ended_at IS NULL") == [(0,)]
 
 
@@ -223,10 +223,10 @@ async def test_a_killed_process_of_this_host_is_ended_at_once(pool: Pool, make: 
     for host, pid in ((here, gone.pid), (here, 1), (elsewhere, gone.pid)):
         [(lease,)] = await pool.rows(module.START, (host, pid, "eu-west-1", [], None, None))
         await enqueue(pool, lease, "queued")
-    made = make()
-    await made.start()
+    created = make()
+    await created.start()
     assert [lease is None for _, lease in await leases(pool)] == [True, False, False]
-    await made.end()
+    await created.end()
 
 
 @pytest_twisted.ensureDeferred
@@ -234,10 +234,10 @@ async def test_an_earlier_process_with_the_same_process_id_is_dead(pool: Pool, m
     await pool.rows("SELECT setval(pg_get_serial_sequence('processes', 'id'), 1000000)")
     [(lease,)] = await pool.rows(module.START, (module._host(), os.getpid(), "eu-west-1", [], None, None))
     await enqueue(pool, lease, "queued")
-    made = make()
-    await made.start()
+    created = make()
+    await created.start()
     assert await leases(pool) == [("queued", None)] or " " not in module._host()
-    await made.end()
+    await created.end()
 
 
 @pytest_twisted.ensureDeferred
@@ -308,9 +308,9 @@ async def test_after_a_step_of_the_databases_clock_no_process_is_ended(make: Any
 
 @pytest_twisted.ensureDeferred
 async def test_a_heartbeat_measures_the_databases_clock(make: Any, pool: Pool) -> None:
-    made = make()
-    made.clock.time_of_day = TimeOfDay(10.0, made.clock.seconds, lambda: made.clock.seconds() + 60)
-    await made.start("delivery")
-    await made.registration.beat()
-    assert abs(unix(made.clock) - datetime.now(UTC).timestamp()) < 5
-    await made.end()
+    created = make()
+    created.clock.time_of_day = TimeOfDay(10.0, created.clock.seconds, lambda: created.clock.seconds() + 60)
+    await created.start("delivery")
+    await created.registration.beat()
+    assert abs(unix(created.clock) - datetime.now(UTC).timestamp()) < 5
+    await created.end()

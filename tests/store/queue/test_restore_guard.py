@@ -50,7 +50,7 @@ async def test_a_restored_database_holds_all_regions_until_released(pool: Pool) 
     await pool.run("UPDATE house SET relation = relation - 1")
     assert await RestoreGuard(pool, None, "near").check() == DUMP
     assert [region for region, _ in await held(pool)] == ["far", "near"]
-    assert await holds.release_everything(pool) == 2
+    assert await holds.release_everything(pool, 0.0) == 2
     assert await RestoreGuard(pool, None, "near").check() is None  # it is known to be here by now
     assert await held(pool) == []
 
@@ -64,13 +64,13 @@ async def test_the_restore_marker_shows_a_reset(pool: Pool, tmp_path: Path) -> N
     assert await running.check() is None
     before = json.loads(file.read_text())["beats"]
     assert await running.check() is None
-    told = json.loads(file.read_text())
-    assert told["beats"] == before + 1
+    marker = json.loads(file.read_text())
+    assert marker["beats"] == before + 1
     assert [path.name for path in tmp_path.iterdir()] == ["witness"]
-    file.write_text(json.dumps(told | {"beats": told["beats"] + 100}))
+    file.write_text(json.dumps(marker | {"beats": marker["beats"] + 100}))
     assert await RestoreGuard(pool, file, "near").check() == SET_BACK
-    assert json.loads(file.read_text())["beats"] > told["beats"] + 100
-    file.write_text(json.dumps(told | {"beats": told["beats"] + 110}))  # of another machine
+    assert json.loads(file.read_text())["beats"] > marker["beats"] + 100
+    file.write_text(json.dumps(marker | {"beats": marker["beats"] + 110}))  # of another machine
     assert await RestoreGuard(pool, file, "near").check() is None
     await pool.run("UPDATE house SET timeline = timeline + 1")
     assert await RestoreGuard(pool, file, "near").check() is None

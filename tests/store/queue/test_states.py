@@ -12,44 +12,44 @@ from mailsvc.outcome import EVENTS, MOVES, WAITING, Bounced, Deferred, Delivered
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from tests.end_to_end.rig import check_invariants
-from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, House, email
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, StoreRig, email
 
-Move = Callable[[House, NewEmail], Awaitable[object]]
+Move = Callable[[StoreRig, NewEmail], Awaitable[object]]
 
 # What brings about each move: a DSN or a complaint about what was delivered is not the store's own doing.
 ELSEWHERE = {("delivered", "bounced"), ("delivered", "complained")}
 
 
 def settle(outcome: Outcome) -> Move:
-    return lambda house, mail: house.settle(mail, outcome)
+    return lambda store, mail: store.settle(mail, outcome)
 
 
-async def claim(house: House, mail: NewEmail) -> None:
-    await house.claim(now=NOW + MINUTE)
+async def claim(store: StoreRig, mail: NewEmail) -> None:
+    await store.claim(now=NOW + MINUTE)
 
 
-async def release(house: House, mail: NewEmail) -> None:
-    await house.queue.release([(mail.email_id, 0)], house.lease)
+async def release(store: StoreRig, mail: NewEmail) -> None:
+    await store.queue.release([(mail.email_id, 0)], store.lease)
 
 
-async def cancel(house: House, mail: NewEmail) -> None:
-    await house.emails.cancel(ACCOUNT, mail.email_id, NOW)
+async def cancel(store: StoreRig, mail: NewEmail) -> None:
+    await store.emails.cancel(ACCOUNT, mail.email_id, NOW)
 
 
-async def expire(house: House, mail: NewEmail) -> None:
-    await house.queue.expire(NOW + 9 * DAY)
+async def expire(store: StoreRig, mail: NewEmail) -> None:
+    await store.queue.expire(NOW + 9 * DAY)
 
 
-async def fail(house: House, mail: NewEmail) -> None:
-    await house.settle(mail, Failed("The domain is gone."))
+async def fail(store: StoreRig, mail: NewEmail) -> None:
+    await store.settle(mail, Failed("The domain is gone."))
 
 
-async def due(house: House, mail: NewEmail) -> None:
-    await house.queue.release_scheduled(NOW + DAY)
+async def due(store: StoreRig, mail: NewEmail) -> None:
+    await store.queue.release_scheduled(NOW + DAY)
 
 
-async def suppress(house: House, mail: NewEmail) -> None:
-    await Suppressions(house.pool, house.clock).add(mail.account_id, [each.address for each in mail.recipients])
+async def suppress(store: StoreRig, mail: NewEmail) -> None:
+    await Suppressions(store.pool, store.clock).add(mail.account_id, [each.address for each in mail.recipients])
 
 
 LATER = settle(Deferred("451", NOW))
@@ -78,12 +78,12 @@ MAKES: dict[tuple[State, State], tuple[Move, ...]] = {
 }
 
 
-async def at(house: House, state: State) -> NewEmail:
+async def at(store: StoreRig, state: State) -> NewEmail:
     """An email whose recipient is in that state."""
     mail = email(scheduled_at=NOW + MINUTE if state == "scheduled" else None)
     if state in ("sending", "delayed", "uncertain", "delivered", "bounced", "failed"):
-        mail = attrs.evolve(mail, lease=house.lease, recipients=(NewRecipient("rcpt@example.org", "example.org", True),))
-    await house.accept(mail)
+        mail = attrs.evolve(mail, lease=store.lease, recipients=(NewRecipient("rcpt@example.org", "example.org", True),))
+    await store.accept(mail)
     reach: dict[State, Move] = {
         "delayed": LATER,
         "uncertain": PERHAPS,
@@ -93,8 +93,8 @@ async def at(house: House, state: State) -> NewEmail:
         "canceled": cancel,
     }
     if state in reach:
-        await reach[state](house, mail)
-    assert await house.statuses(mail) == [state]
+        await reach[state](store, mail)
+    assert await store.statuses(mail) == [state]
     return mail
 
 
@@ -104,41 +104,41 @@ def test_every_move_is_covered() -> None:
 
 @pytest.mark.parametrize(("old", "new"), MAKES)
 @pytest_twisted.ensureDeferred
-async def test_each_move_happens_with_its_event(house: House, old: State, new: State) -> None:
-    mail = await at(house, old)
+async def test_each_move_happens_with_its_event(store: StoreRig, old: State, new: State) -> None:
+    mail = await at(store, old)
     for move in MAKES[old, new]:
-        await move(house, mail)
-    assert await house.statuses(mail) == [new]
-    assert EVENTS[new] in [kind for kind, _ in await house.events(mail)]
-    assert await house.count("queue") == (new in WAITING)
-    assert await house.count("fresh_events") == len(await house.events(mail)) + (new == "suppressed")  # and that of the list
+        await move(store, mail)
+    assert await store.statuses(mail) == [new]
+    assert EVENTS[new] in [kind for kind, _ in await store.events(mail)]
+    assert await store.count("queue") == (new in WAITING)
+    assert await store.count("fresh_events") == len(await store.events(mail)) + (new == "suppressed")  # and that of the list
 
 
 @pytest.mark.parametrize("old", [state for state in MOVES if state not in ("suppressed", "complained")])
 @pytest_twisted.ensureDeferred
-async def test_nothing_else_changes_the_state(house: House, old: State) -> None:
+async def test_nothing_else_changes_the_state(store: StoreRig, old: State) -> None:
     """After any operation a recipient has its state or one reachable by a move (`delayed` may be retried within one)."""
     everything: list[Move] = [due, claim, release, cancel, expire, fail, LATER, PERHAPS, settle(Delivered("250")), settle(Bounced("550"))]
     for move in everything:
-        mail = await at(house, old)
-        await move(house, mail)
-        [now] = await house.statuses(mail)
+        mail = await at(store, old)
+        await move(store, mail)
+        [now] = await store.statuses(mail)
         assert now == old or (old, now) in MAKES, (old, move, now)
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_invariants_checked_after_each_test_find_violations(house: House, database: str) -> None:
+async def test_the_invariants_checked_after_each_test_find_violations(store: StoreRig, database: str) -> None:
     lost, ended = email(), email()
-    await house.accept(lost, ended)
+    await store.accept(lost, ended)
     check_invariants(database)
-    await house.pool.run("UPDATE queue SET next_at = 'infinity', expires_at = 'infinity'")
+    await store.pool.run("UPDATE queue SET next_at = 'infinity', expires_at = 'infinity'")
     with pytest.raises(AssertionError, match="without a reason or a time"):
         check_invariants(database)
-    await house.pool.run("UPDATE queue SET next_at = %s, expires_at = %s", (NOW, NOW + DAY))
-    await house.claim()
-    await house.settle(ended, Delivered("250 ok"))
-    await house.settle(lost, Deferred("later", NOW))
+    await store.pool.run("UPDATE queue SET next_at = %s, expires_at = %s", (NOW, NOW + DAY))
+    await store.claim()
+    await store.settle(ended, Delivered("250 ok"))
+    await store.settle(lost, Deferred("later", NOW))
     check_invariants(database)
-    await house.pool.run("DELETE FROM queue")
+    await store.pool.run("DELETE FROM queue")
     with pytest.raises(AssertionError, match="not exactly one state"):
         check_invariants(database)

@@ -1,4 +1,4 @@
-"""The official Node client, called from Python: driver.mjs does what it is told line by line."""
+"""The official Node client, called from Python: driver.mjs executes one command for each line."""
 
 from __future__ import annotations
 

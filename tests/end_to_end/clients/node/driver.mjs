@@ -1,4 +1,4 @@
-// Calls methods of the Node client, as it is told line by line: {"path": "emails.send", "args": […]} in, {"data": …, "error": …} out.
+// Calls methods of the Node client, one for each line: {"path": "emails.send", "args": […]} in, {"data": …, "error": …} out.
 // {"$react": ["p", {…}, …]} in an argument is a React element. {"methods": true} asks for the names of all methods,
 // {"standard": {"secret", "payload", "headers"}} has the standardwebhooks library verify a message.
 import { createRequire } from "node:module";
@@ -22,6 +22,7 @@ const revive = (value) => {
   if (value === null || typeof value !== "object") return value;
   if (value.$react) return element(value.$react);
   if (value.$buffer !== undefined) return Buffer.from(value.$buffer);
+  if (value.$blob !== undefined) return new Blob([value.$blob]);
   return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, revive(v)]));
 };
 

@@ -1,0 +1,173 @@
+"""`mailsvc account export`, `import`, `close`, `reopen` and `minimize`: all data of an account."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+import orjson
+
+from mailsvc import __version__
+from mailsvc.accounts import archive as archives
+from mailsvc.accounts.archive import FORMAT, Manifest
+from mailsvc.accounts.onboarding import Refused, find_account
+from mailsvc.cli.privacy import certificate
+from mailsvc.cli.runner import run_with_database
+from mailsvc.clock import utc
+from mailsvc.runtime.database import Database
+from mailsvc.settings import plans
+from mailsvc.settings.schema import Settings
+from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.account_data.copying import MOST_QUEUED, Copying
+from mailsvc.store.account_data.inserting import Inserting, Unsuitable
+from mailsvc.store.encryption import key_file
+from mailsvc.store.encryption.secrets import Encryption, fingerprint
+from mailsvc.store.people import minimization
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.audit import Audit, by_operator
+from mailsvc.store.people.minimization import Minimization
+from mailsvc.store.privacy.erasures import the_account
+
+_PATH = click.Path(path_type=Path, dir_okay=False)
+_EXISTING = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command("export")
+@click.argument("account")
+@click.option("--output", type=_PATH, required=True, help="The ZIP file to write. It must not exist.")
+@click.option("--key", type=_PATH, required=True, help="The file with the key for the archive's secrets. Created if it does not exist.")
+@click.option("--without-queued", is_flag=True, help="Leave out emails that are queued, and go on while a broadcast is sent.")
+@click.pass_obj
+def account_export(settings: Settings, /, account: str, output: Path, key: Path, without_queued: bool) -> None:
+    """Write all data of an account into an archive that another installation can import.
+
+    Keep the key elsewhere: only with it can the DKIM keys and other secrets in the archive be read. The rest is not encrypted.
+    """
+    if output.exists():
+        raise click.ClickException(f"{output} exists.")
+    if not key.exists():
+        key_file.make(key)
+    transfer = Encryption.read(key.read_text(), str(key))
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner = await find_account(Accounts(database.pool, reactor), account)
+        copying = Copying(database.pool, owner.id, database.encryption, transfer)
+        queued, broadcasts = await copying.begin(utc(reactor))
+        if queued > MOST_QUEUED or ((queued or broadcasts) and not without_queued):
+            raise Refused(
+                f"{queued:,} emails are queued and {broadcasts} broadcasts are being sent, which is not continued elsewhere. "
+                f"Wait until they are sent, or use --without-queued (with at most {MOST_QUEUED:,} emails)."
+            )
+        await Audit(database.pool, reactor).write(by_operator(owner.id, "account exported"))
+        hash_keys = {number: fingerprint(number, value) for number, value in database.encryption.keys.by_number.items()}
+        part = output.with_name(f".{output.name}.part")  # so that a file with the name is whole
+        with part.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            rows = await archives.write(copying, archive)
+            Manifest(FORMAT, uuid4(), owner.id, owner.name, utc(reactor), __version__, hash_keys, rows).write(archive)
+        part.replace(output)
+        click.echo(f"{output}: {sum(rows.values()):,} rows. Its key is in {key}.")
+
+    run_with_database(settings, work)
+
+
+@click.command("import")
+@click.argument("archive", type=_EXISTING)
+@click.option("--key", type=_EXISTING, required=True, help="The file with the archive's key.")
+@click.pass_obj
+def account_import(settings: Settings, /, archive: Path, key: Path) -> None:
+    """Import an account from an archive. It keeps its ID, API keys, DKIM keys and history. If interrupted, run it again.
+
+    Members sign in with a link that is sent to them; their passwords and passkeys belong to the other installation.
+    """
+    transfer = Encryption.read(key.read_text(), str(key))
+
+    async def work(database: Database, reactor: Any) -> None:
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                manifest = Manifest.read(opened)
+                inserting = Inserting(
+                    database.pool, reactor, manifest.account_id, manifest.id, database.encryption, transfer, manifest.hash_keys,
+                    plans.load(settings.plans), max(settings.retention.emails, settings.retention.requests),
+                )  # fmt: skip
+                await archives.read(opened, manifest, inserting)
+        except (Unsuitable, zipfile.BadZipFile) as error:
+            raise Refused(str(error)) from None
+        click.echo(f"{manifest.account_id}: {sum(manifest.rows.values()) - sum(inserting.left_out.values()):,} rows were imported.")
+        for table, count in inserting.left_out.items():
+            why = "other encryption keys hashed them" if table == "erased_suppressions" else "older than this installation keeps them"
+            click.echo(f"{table}: {count:,} were left out: {why}.")
+
+    run_with_database(settings, work)
+
+
+@click.command("close")
+@click.argument("account")
+@click.option("--days", type=click.IntRange(0, 365), help="Days until its data is deleted. Default: privacy.grace_days.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def account_close(settings: Settings, /, account: str, days: int | None, yes: bool) -> None:
+    """Close an account: it is suspended now, and all its data is deleted after a period of grace. With --days 0 it is deleted at once."""
+    if not yes:
+        click.confirm(f"The account {account} and all its data will be deleted. Continue?", abort=True, err=True)
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner, closing = await find_account(Accounts(database.pool, reactor), account), Closing(database.pool, reactor)
+        grace = settings.privacy.grace_days if days is None else days
+        at = utc(reactor) + timedelta(days=grace)
+        line = by_operator(owner.id, "account closed", f"its data is deleted after {grace} days")
+        if not await closing.close(owner.id, at, [line]) and grace:
+            raise Refused(f"{owner.name} is closed: its data will be deleted on {await closing.closes_at(owner.id):%Y-%m-%d}.")
+        if grace:
+            click.echo(
+                f"{owner.name} is suspended. Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
+            )
+            return
+        erasing = database.erasing
+        if erasing.journal is None:
+            click.echo("mailsvc: privacy.journal is not set, so the account would come back with a restored backup.", err=True)
+        begun = await erasing.begin(owner.id, the_account(owner.id), False, "command")
+        done = await erasing.eraser.run(begun, the_account(owner.id))
+        click.echo(orjson.dumps(certificate(done, journal=erasing.journal is not None), option=orjson.OPT_INDENT_2).decode())
+
+    run_with_database(settings, work)
+
+
+@click.command("reopen")
+@click.argument("account")
+@click.pass_obj
+def account_reopen(settings: Settings, /, account: str) -> None:
+    """Keep an account that was closed, as long as its data is not being deleted. It is as it was before."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner = await find_account(Accounts(database.pool, reactor), account)
+        if not await Closing(database.pool, reactor).reopen(owner.id, [by_operator(owner.id, "account reopened")]):
+            raise Refused(f"{owner.name} is not being closed.")
+        suspended = (await find_account(Accounts(database.pool, reactor), str(owner.id))).suspended_at is not None
+        click.echo(f"{owner.name} is no longer closed{', but suspended as before' if suspended else ''}.")
+
+    run_with_database(settings, work)
+
+
+@click.command("minimize")
+@click.argument("account")
+@click.option("--on", "more", multiple=True, type=click.Choice(list(minimization.KINDS)), help="Do not store this any longer. Repeatable.")
+@click.option("--off", "fewer", multiple=True, type=click.Choice(list(minimization.KINDS)), help="Store it again. Repeatable.")
+@click.pass_obj
+def account_minimize(settings: Settings, /, account: str, more: Sequence[str], fewer: Sequence[str]) -> None:
+    """Choose what is not stored for an account, and show it."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner, store = await find_account(Accounts(database.pool, reactor), account), Minimization(database.pool, reactor)
+        chosen = await store.of(owner.id)
+        if more or fewer:
+            chosen = [kind for kind in minimization.KINDS if (kind in chosen or kind in more) and kind not in fewer]
+            await store.set(owner.id, chosen, [by_operator(owner.id, "data minimization changed", ", ".join(chosen) or "nothing")])
+        for kind, text in minimization.KINDS.items():
+            click.echo(f"{kind:9} {'on ' if kind in chosen else 'off'}  {text}")
+
+    run_with_database(settings, work)

@@ -1,0 +1,44 @@
+"""Settings → Team → Review access: members and API keys, which of them are unused, and what was decided about each."""
+
+from __future__ import annotations
+
+import attrs
+
+from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
+from mailsvc.dashboard.safety import HOME
+from mailsvc.mail import csv_file
+from mailsvc.store.people.access_review import KEPT, Access, review, table
+from mailsvc.store.postgres.pool import Pool
+
+ACCESS = f"{HOME}/settings/access"
+
+
+@attrs.define(eq=False)
+class AccessReviewPages:
+    app = section_app()
+    context: PageContext
+    pool: Pool
+
+    @page(app, ACCESS, access="admin")
+    async def show(self, request: PageRequest) -> bytes:
+        return request.render("settings/access.html", found=await self._found(request), done=request.query("done") == "kept")
+
+    @page(app, f"{ACCESS}/keep", "POST", access="admin")
+    async def keep(self, request: PageRequest) -> bytes:
+        """Record that a member or a key keeps its access."""
+        one = next((each for each in await self._found(request) if each.id is not None and each.subject == request.field("subject")), None)
+        if one is None:
+            raise not_found("member or key")
+        await request.write_audit_entry(KEPT, one.subject)
+        return request.redirect(ACCESS, done="kept")
+
+    @page(app, f"{ACCESS}/review.csv", access="admin")
+    async def export(self, request: PageRequest) -> bytes:
+        body = csv_file.lines(table(await self._found(request), self.context.now()))
+        await request.write_audit_entry("access review exported")
+        request.set_header("Content-Disposition", 'attachment; filename="access-review.csv"')
+        return request.send(body, "text/csv; charset=utf-8")
+
+    async def _found(self, request: PageRequest) -> list[Access]:
+        return await review(self.pool, request.account_id, self.context.now())

@@ -1,0 +1,1 @@
+"""Broadcasts over HTTP: the API, and the page on which recipients unsubscribe."""

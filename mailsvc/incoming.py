@@ -1,0 +1,70 @@
+"""One email on its way into intake: the values that the API, the relay and the service itself make, and intake reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+import attrs
+
+from mailsvc.mail import compose
+from mailsvc.mail.address import Mailbox
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.mail.values import Pieces
+
+
+@attrs.frozen
+class Content:
+    """The content of an email to compose. `text` None: make it from `html`; "": leave it out. `tracked`: the HTML with tracked links."""
+
+    html: str | None = None
+    text: str | None = None
+    attachments: tuple[compose.Attachment, ...] = ()
+    tracked: str | None = attrs.field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.tracked or self.html or "") + len(self.text or "") + sum(len(a.content) for a in self.attachments)
+
+
+@attrs.frozen
+class AsReceived:
+    """A complete message and its envelope, as the relay received them: CRLF lines, changed only by prepended lines."""
+
+    message: bytes | Pieces
+    recipients: tuple[str, ...]
+    message_id: str
+    envelope: StoredEnvelope = EMPTY
+    email_id: UUID | None = None  # the ID if the message already contains one; otherwise a new one is generated
+
+
+@attrs.frozen
+class Incoming:
+    """One email to submit. Its addresses are valid, its size is not checked yet."""
+
+    sender: Mailbox
+    to: tuple[Mailbox, ...]
+    subject: str
+    content: Content | AsReceived
+    cc: tuple[Mailbox, ...] = ()
+    bcc: tuple[Mailbox, ...] = ()
+    reply_to: tuple[Mailbox, ...] = ()
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    tags: tuple[tuple[str, str], ...] = ()
+    scheduled_at: datetime | None = None
+    source: str = "api"
+    bulk: bool = False  # known to the caller; intake recognises other bulk mail
+    topic_id: UUID | None = None
+    client: str | None = attrs.field(default=None, eq=False)  # the IP address that it came from, for the content filter
+
+
+def sender_of(email: Incoming) -> str:
+    """The envelope sender as the customer gave it."""
+    return email.content.envelope.sender if isinstance(email.content, AsReceived) else email.sender.address
+
+
+def recipients_of(email: Incoming) -> tuple[str, ...]:
+    """The envelope recipients: every address once, in the order to, cc, bcc; for the relay, as the client sent them."""
+    if isinstance(email.content, AsReceived):
+        return email.content.recipients
+    return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))

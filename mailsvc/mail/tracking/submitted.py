@@ -1,0 +1,53 @@
+"""Tracks a message that was submitted as it is: replaces its HTML part and leaves all other bytes as they are.
+
+Signed messages stay as they are, because the signature would no longer be valid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from mailsvc.mail import charset, header, mime, transfer_encoding
+from mailsvc.mail.mime import HtmlPart
+
+_ENCODING = re.compile(rb"^content-transfer-encoding[ \t]*+:[^\r\n]*+\r\n(?:[ \t][^\r\n]*+\r\n)*+", re.IGNORECASE | re.MULTILINE)
+_SIGNATURE = "dkim-signature"
+
+
+def headers(message: bytes) -> Mapping[str, str]:
+    """The fields of the message by name in lower case; of several, the first."""
+    block, _ = header.split_message(message)
+    return {field.name.lower(): field.value for field in reversed(header.parse_fields(block, strict=False))}
+
+
+def html_of(message: bytes, complete: bool) -> HtmlPart | None:
+    """The HTML of a message that can be tracked. If the message is not `complete`, its HTML has to end before its end."""
+    if _SIGNATURE in headers(message):
+        return None
+    part = mime.html_part(message)
+    return part if part is not None and (complete or part.end < len(message)) else None
+
+
+def replaced(message: bytes, part: HtmlPart, rewrite: Callable[[str], str]) -> bytes | None:
+    """The message with another HTML. None if nothing changes, or if the HTML cannot be written in its charset."""
+    codec = charset.codec_of(part.charset.strip() or "utf-8") or "utf-8"
+    codec, errors = ("utf-8", "surrogateescape") if codec in ("ascii", "utf-8") else (codec, "strict")
+    try:
+        html = part.content.decode(codec, errors)
+        if html.encode(codec, errors) != part.content:
+            return None
+        written = rewrite(html)
+        content = written.encode(codec, errors)
+    except UnicodeError:
+        return None
+    if written == html:
+        return None
+    encoding, body = b"quoted-printable", b""
+    if part.encoding == "base64":
+        encoding, body = b"base64", transfer_encoding.encode_base64(content)
+    else:
+        body = transfer_encoding.quoted_printable(content.replace(b"\r\n", b"\n"))
+    block = message[part.start : part.body - 2]
+    block = _ENCODING.sub(b"", block) + b"Content-Transfer-Encoding: " + encoding + b"\r\n"
+    return b"".join([message[: part.start], block, b"\r\n", body, message[part.end :]])

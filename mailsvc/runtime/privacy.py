@@ -1,0 +1,79 @@
+"""Runs erasures in a process: opens the journal, repeats erasures after a restore, and continues them in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import attrs
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from mailsvc.clock import held, utc
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import PollingLoop
+from mailsvc.settings.privacy import Privacy
+from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy.eraser import Eraser
+from mailsvc.store.privacy.erasures import the_account
+from mailsvc.store.privacy.journal import Journal, Recorded, apply
+
+EVERY = 5.0  # seconds
+RETRY = timedelta(minutes=15)  # for one that waits for mail in delivery: each try reads everything
+
+log = Logger()
+
+
+def open_eraser(pool: Pool, reactor: Any, encryption: Encryption, settings: Privacy) -> Recorded:
+    journal = None if settings.journal is None else Journal(settings.journal, encryption, settings.backup_days)
+    return Recorded(Eraser(pool, reactor, encryption, partial(_in_thread, reactor)), journal)
+
+
+async def erase_again(erasing: Recorded, *, restored: bool) -> None:
+    """Apply the journal to this database. Raises JournalError if it cannot be read."""
+    if erasing.journal is not None:
+        await apply(erasing.eraser, erasing.journal, restored=restored)
+
+
+@attrs.define(eq=False)
+class ErasureService:
+    """Continues erasures that were requested over the API, interrupted, or are waiting for mail in delivery. Deletes closed accounts."""
+
+    clock: Any
+    erasing: Recorded
+    _tried: dict[UUID, datetime] = attrs.field(factory=dict, init=False)
+
+    def start(self, opened: Opened) -> None:
+        loop = PollingLoop(self.clock, "erasing personal data", self.continue_all, EVERY)
+        loop.start(at_once=False)
+
+        async def stop() -> None:
+            self.erasing.eraser.stopped = True
+            await loop.stop()
+
+        opened.add("erasures", stop)
+
+    async def continue_all(self) -> None:
+        """Does nothing while the clock cannot be trusted."""
+        if held(self.clock):
+            return
+        eraser, journal, now = self.erasing.eraser, self.erasing.journal, utc(self.clock)
+        for account_id in await Closing(eraser.pool, self.clock).due():
+            await self.erasing.begin(account_id, the_account(account_id), False, "service")
+        for erasure, email in await eraser.erasures.unfinished():
+            if now - self._tried.get(erasure.id, now - RETRY) >= RETRY and not eraser.stopped:
+                self._tried[erasure.id] = now
+                if (await eraser.run(erasure, email)).finished_at is not None:
+                    self._tried.pop(erasure.id)
+                    log.info("Erasure {id} is finished.", id=str(erasure.id))
+        if journal is not None and (gone := journal.expire(now)):
+            log.info("{count} entries of the erasure journal expired.", count=gone)
+
+
+async def _in_thread(reactor: Any, call: Callable[..., Any], *given: Any) -> Any:
+    return await deferToThreadPool(reactor, reactor.getThreadPool(), call, *given)

@@ -1,0 +1,78 @@
+"""Deletes everything that an account has, its keys first. The steps are those of an erasure (store/privacy/eraser), which continues them
+after a kill, repeats them after a restore and keeps the certificate.
+
+The lines of the audit log stay, because nobody can change them; what they name is erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from mailsvc.store.account_data import tables
+from mailsvc.store.people.audit import INSTALLATION, SERVICE, Line, write
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.privacy import statements
+from mailsvc.store.privacy.erasures import Progress
+
+BATCH = 500  # rows in one transaction
+# First, and together: with them gone, nobody signs, decrypts or authenticates as the account.
+KEYS = ("dkim_keys", "audience_keys", "webhooks", "api_keys")
+
+_DETAILS = """
+UPDATE audit_details SET actor = NULL, actor_salt = NULL, address = NULL, address_salt = NULL, subject = NULL, subject_salt = NULL
+WHERE account_id = %(account)s AND id IN (SELECT id FROM audit_details WHERE account_id = %(account)s
+    AND (actor IS NOT NULL OR address IS NOT NULL OR subject IS NOT NULL) LIMIT %(size)s)
+"""
+_SUSPEND = "UPDATE accounts SET suspended_at = coalesce(suspended_at, %s) WHERE id = %s"
+_MEMBERS = "DELETE FROM members WHERE account_id = %s RETURNING user_id"
+_USERS = "DELETE FROM users u WHERE u.id = ANY (%s) AND NOT EXISTS (SELECT FROM members m WHERE m.user_id = u.id)"
+_SESSIONS = "DELETE FROM sessions WHERE account_id = %s"
+_LINKS = "DELETE FROM links WHERE account_id = %s"
+_DELETE = "DELETE FROM accounts WHERE id = %s"
+
+Work = Callable[[Transaction, Progress], Awaitable[None]]
+
+
+async def steps(pool: Pool, account_id: UUID, now: datetime) -> Sequence[Work]:
+    """The transactions, in their order. Each is repeated until it moves `progress` on."""
+    names = [*tables.LEFT_OUT, *tables.ARCHIVED[::-1]]
+    found = {shape.name: shape for shape in await tables.shapes(pool, names)}
+    rows = {name: statements.delete_some(found[name]) for name in names if name not in (*KEYS, *tables.KEPT)} | {"audit_details": _DETAILS}
+    keys = {name: f"DELETE FROM {name} t WHERE {statements.scope(found[name], True)}" for name in KEYS}
+    return [
+        partial(_keys, statements=keys, account_id=account_id, now=now),
+        *(partial(_rows, name=name, sql=sql, account_id=account_id) for name, sql in rows.items()),
+        partial(_account, account_id=account_id, now=now),
+    ]
+
+
+async def _keys(tx: Transaction, progress: Progress, *, statements: dict[str, str], account_id: UUID, now: datetime) -> None:
+    await tx.run(_SUSPEND, (now, account_id))
+    for name, sql in statements.items():
+        progress.add("erased", name, await tx.run(sql, {"account": account_id}))
+    progress.next_step()
+
+
+async def _rows(tx: Transaction, progress: Progress, *, name: str, sql: str, account_id: UUID) -> None:
+    count = await tx.run(sql, {"account": account_id, "size": BATCH})
+    progress.add("erased", name, count)
+    if count < BATCH:
+        progress.next_step()
+    else:
+        progress.after = {"rows": (progress.after or {}).get("rows", 0) + count}
+
+
+async def _account(tx: Transaction, progress: Progress, *, account_id: UUID, now: datetime) -> None:
+    users = [user_id for (user_id,) in await tx.rows(_MEMBERS, (account_id,))]
+    progress.add("erased", "members", len(users))
+    progress.add("erased", "users", await tx.run(_USERS, (users,)))
+    progress.add("erased", "sessions", await tx.run(_SESSIONS, (account_id,)))
+    progress.add("erased", "links", await tx.run(_LINKS, (account_id,)))
+    deleted = await tx.run(_DELETE, (account_id,))
+    progress.add("erased", "accounts", deleted)
+    if deleted:
+        await write(tx, [Line(INSTALLATION, None, None, SERVICE, "", "account deleted", str(account_id))], now.timestamp())
+    progress.next_step()

@@ -1,0 +1,22 @@
+"""Encrypted columns of an archive: they are encrypted with the archive's key instead of the installation's keys. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from mailsvc.store.encryption.rotation import COLUMNS
+from mailsvc.store.encryption.secrets import Encryption
+
+_SECRETS: dict[str, list[tuple[str, str]]] = {}
+for _table, _id, _column in COLUMNS:
+    _SECRETS.setdefault(_table, []).append((_id, _column))
+
+
+def encrypt_again(table: str, row: dict[str, Any], old: Encryption, new: Encryption) -> None:
+    """Change the secrets of a row, which are bytes as Postgres writes them in JSON. Raises EncryptionError."""
+    for id_, column in _SECRETS.get(table, ()):
+        value = row[column]
+        if value is not None:
+            owner = UUID(row[id_])
+            row[column] = r"\x" + new.encrypt(old.decrypt(bytes.fromhex(value[2:]), owner), owner).hex()

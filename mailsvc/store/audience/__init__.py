@@ -1,0 +1,1 @@
+"""Contacts, their properties, segments and topics, what they consented to, and imports. Rules: docs/decisions/audience.md."""

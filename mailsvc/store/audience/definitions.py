@@ -1,0 +1,60 @@
+"""What segments, topics and contact properties have in common: rows of an account that are listed, read and changed by their ID."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+from uuid import UUID
+
+from mailsvc.clock import utc
+from mailsvc.store.audience.values import Unknown
+from mailsvc.store.paging import Page
+from mailsvc.store.people.audit import Line, write
+from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+
+class Definition(Protocol):
+    @property
+    def id(self) -> UUID: ...
+
+
+T = TypeVar("T")
+D = TypeVar("D", bound=Definition)
+Read = Callable[[Row], T]
+
+
+async def listed(pool: Pool, sql: str, read: Read[T], account_id: UUID, page: Page) -> tuple[list[T], bool]:
+    """A page, and whether there are more. `sql` ends in its WHERE clause."""
+    end, params = page.where("id")
+    found, more = page.cut(await pool.rows(sql + end, (account_id, *params)))
+    return [read(row) for row in found], more
+
+
+async def one(pool: Pool, sql: str, read: Read[T], account_id: UUID, id_: UUID) -> T | None:
+    rows = await pool.rows(sql, (account_id, id_))
+    return read(rows[0]) if rows else None
+
+
+async def changed(pool: Pool, clock: Any, sql: str, params: Any, read: Read[T], lines: Sequence[Line]) -> T | None:
+    """What a statement changed; None: there was nothing to change, and nothing is written into the audit log."""
+
+    async def change(tx: Transaction) -> T | None:
+        rows = await tx.rows(sql, params)
+        await write(tx, lines if rows else (), utc(clock).timestamp())
+        return read(rows[0]) if rows else None
+
+    return await pool.transact(change)
+
+
+async def locked(
+    tx: Transaction, sql: str, read: Read[D], account_id: UUID, ids: Iterable[UUID], kind: Literal["segment", "topic"]
+) -> dict[UUID, D]:
+    """Those with these IDs, which are not removed before the transaction ends. Raises Unknown if there is none with an ID."""
+    wanted = list(dict.fromkeys(ids))
+    rows = await tx.rows(sql, (account_id, wanted)) if wanted else []
+    found = {each.id: each for each in map(read, rows)}
+    for id_ in wanted:
+        if id_ not in found:
+            raise Unknown(kind, id_)
+    return found

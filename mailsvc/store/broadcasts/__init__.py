@@ -1,0 +1,1 @@
+"""Broadcasts: their content and state, their recipients, and what sending them reads and writes."""

@@ -1,0 +1,146 @@
+"""The recipients of a broadcast, and what happened to their emails; what its content needs of them before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.broadcasts.values import MARKS
+from mailsvc.store.paging import Page
+from mailsvc.store.postgres.pool import Pool
+
+Kind = Literal["sent", "delivered", "opened", "clicked", "bounced", "complained", "unsubscribed", "suppressed"]
+COUNTED = ("opened", "clicked")  # kinds that can happen to an email more than once
+
+_EVENTS = "SELECT FROM events v WHERE v.account_id = r.account_id AND v.email_id = r.email_id AND v.type = %(event)s"
+_BOUNCE = """(
+    SELECT v.data ->> 'type' FROM events v WHERE v.account_id = r.account_id AND v.email_id = r.email_id AND v.type = 'email.bounced'
+    ORDER BY v.event_id DESC LIMIT 1
+)"""
+_HITS = "FROM hits h WHERE h.account_id = r.account_id AND h.email_id = r.email_id"
+_LINKS = f"""coalesce((
+    SELECT jsonb_agg(jsonb_build_object('url', l.url, 'clicks', l.count) ORDER BY l.count DESC, l.url)
+    FROM (SELECT h.url, h.count {_HITS} AND h.kind = 'link' ORDER BY h.count DESC LIMIT 100) l
+), '[]')"""
+_LIST = f"""
+SELECT * FROM (
+    SELECT r.contact_id, c.id AS present, coalesce(c.email, e.to_[1], '') AS email,
+           CASE WHEN %(counted)s THEN coalesce((SELECT h.count {_HITS} AND h.kind = %(kind)s), 0) END AS count,
+           CASE WHEN %(kind)s = 'bounced' THEN lower({_BOUNCE}) END AS bounce_type,
+           CASE WHEN %(kind)s = 'clicked' THEN {_LINKS} END AS clicked_links
+    FROM broadcast_recipients r
+    LEFT JOIN contacts c ON c.account_id = r.account_id AND c.id = r.contact_id
+    LEFT JOIN emails e ON e.account_id = r.account_id AND e.email_id = r.email_id
+    WHERE r.account_id = %(account_id)s AND r.broadcast_id = %(broadcast_id)s AND {{which}}
+) x
+WHERE (%(email)s = '' OR position(lower(%(email)s) IN lower(email)) > 0)
+AND (%(bounce_type)s::text IS NULL OR bounce_type = %(bounce_type)s) AND {{edge}}
+ORDER BY contact_id {{order}} LIMIT %(limit)s
+"""
+# Once for each recipient.
+UNSUBSCRIBED = f"""
+WITH marked AS (
+    UPDATE broadcast_recipients r SET marks = marks | {MARKS["unsubscribed"]}
+    FROM contacts c
+    WHERE c.account_id = %(account_id)s AND c.hash = %(hash)s AND r.account_id = c.account_id AND r.broadcast_id = %(broadcast_id)s
+    AND r.contact_id = c.id AND marks & {MARKS["unsubscribed"]} = 0
+    RETURNING 1
+)
+INSERT INTO broadcast_counts AS b (account_id, broadcast_id, hour, type, count)
+SELECT %(account_id)s, %(broadcast_id)s, date_trunc('hour', %(now)s::timestamptz, 'UTC'), 'email.unsubscribed', count(*)
+FROM marked HAVING count(*) > 0
+ON CONFLICT (account_id, broadcast_id, hour, type) DO UPDATE SET count = b.count + excluded.count
+"""
+MISSING = """
+SELECT count(*), {columns} FROM contact_segments s JOIN contacts c ON c.account_id = s.account_id AND c.id = s.contact_id
+WHERE s.account_id = %s AND s.segment_id = %s
+"""
+
+
+# Pages shift when links are followed in between.
+_CLICKED = """
+SELECT target, url, clicks, unique_clicks, clicks - people_clicks FROM broadcast_links
+WHERE account_id = %(account_id)s AND broadcast_id = %(broadcast_id)s AND {edge} ORDER BY clicks {order}, target {order} LIMIT %(limit)s
+"""
+_CLICKED_EDGE = """(clicks, target) {than} (
+    SELECT clicks, target FROM broadcast_links
+    WHERE account_id = %(account_id)s AND broadcast_id = %(broadcast_id)s AND target = %(edge)s
+)"""
+
+
+@attrs.frozen
+class ClickedLink:
+    """`target` identifies the URL. `unique_clicks`: recipients. `machine_clicks`: those of `clicks` that programs made."""
+
+    target: UUID
+    url: str
+    clicks: int
+    unique_clicks: int
+    machine_clicks: int
+
+
+@attrs.frozen
+class Recipient:
+    """`present`: the contact's ID, None if it was deleted."""
+
+    contact_id: UUID
+    present: UUID | None
+    email: str
+    count: int | None
+    bounce_type: str | None
+    clicked_links: Sequence[Mapping[str, object]] | None
+
+
+@attrs.define(eq=False)
+class Recipients:
+    pool: Pool
+
+    async def list(
+        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, email: str = "", bounce_type: str | None = None
+    ) -> tuple[Sequence[Recipient], bool]:
+        """A page of those to whom that happened, in the order of their contacts' IDs, newest first; and whether there are more."""
+        if kind == "sent":
+            which = f"marks & {MARKS['suppressed']} = 0"
+        elif kind in MARKS:
+            which = f"marks <> 0 AND marks & {MARKS[kind]} <> 0"
+        else:
+            which = f"EXISTS ({_EVENTS})"
+        newer = page.before is not None
+        edge = "true" if page.before is page.after is None else f"contact_id {'>' if newer else '<'} %(edge)s"
+        named = {
+            "account_id": account_id, "broadcast_id": broadcast_id, "kind": kind, "counted": kind in COUNTED, "event": f"email.{kind}",
+            "email": email, "bounce_type": bounce_type, "edge": page.before or page.after, "limit": (page.limit or 0) + 1,
+        }  # fmt: skip
+        sql = _LIST.format(which=which, edge=edge, order="ASC" if newer else "DESC")
+        found, more = page.cut(await self.pool.rows(sql, named))
+        return [Recipient(*row) for row in found], more
+
+    async def clicked_links(self, account_id: UUID, broadcast_id: UUID, page: Page) -> tuple[Sequence[ClickedLink], bool]:
+        """A page of the links that were followed, the most frequent first, and whether there are more."""
+        back, edge = page.before is not None, page.before or page.after
+        condition = "true" if edge is None else _CLICKED_EDGE.format(than=">" if back else "<")
+        sql = _CLICKED.format(edge=condition, order="ASC" if back else "DESC")
+        named = {"account_id": account_id, "broadcast_id": broadcast_id, "edge": edge, "limit": (page.limit or 0) + 1}
+        found, more = page.cut(await self.pool.rows(sql, named))
+        return [ClickedLink(*row) for row in found], more
+
+    async def unsubscribed(self, account_id: UUID, broadcast_id: UUID, hash: bytes, now: datetime) -> None:
+        """Remember that a recipient unsubscribed with a link of this broadcast."""
+        await self.pool.run(UNSUBSCRIBED, {"account_id": account_id, "broadcast_id": broadcast_id, "hash": hash, "now": now})
+
+    async def missing(self, account_id: UUID, segment_id: UUID, numbers: Mapping[str, str]) -> tuple[int, Mapping[str, int]]:
+        """How many contacts a segment has, and how many of them have no value, by key.
+
+        `numbers`: the keys, with the number of a property or "" for a field of every contact.
+        """
+        keys = list(numbers)
+        columns = [f"count(*) FILTER (WHERE c.{key} IS NULL OR c.{key} = '')" for key in keys if numbers[key] == ""]
+        properties = [key for key in keys if numbers[key] != ""]
+        columns += ["count(*) FILTER (WHERE coalesce(c.properties ->> %s, '') = '')" for _ in properties]
+        sql = MISSING.format(columns=", ".join(columns) or "0")
+        [(total, *counts)] = await self.pool.rows(sql, (*(numbers[key] for key in properties), account_id, segment_id))
+        return total, dict(zip([key for key in keys if numbers[key] == ""] + properties, counts, strict=False))

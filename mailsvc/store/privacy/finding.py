@@ -1,0 +1,137 @@
+"""Finds an address: where it is and how often, or the rows and messages themselves, for an archive."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import attrs
+import orjson
+
+from mailsvc.mail.address_search import Address, Search
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy import statements
+from mailsvc.store.privacy.messages import InThread, Messages
+from mailsvc.store.privacy.rows import Rows
+
+PIECE = 192 * 1024  # bytes of a message in one line of an archive
+EXAMPLES = 10  # rows of each place that are named
+_SECRETS = ("password",)
+_PIECES = "SELECT bytes FROM messages WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid ORDER BY piece"
+_INBOX = "SELECT message FROM sandbox_emails WHERE id = %(id)s::uuid"
+
+
+@attrs.frozen
+class Found:
+    """How many rows of each place have the address, and the keys of some of them."""
+
+    counts: Mapping[str, int]
+    examples: Mapping[str, list[Mapping[str, str]]]
+
+
+@attrs.frozen
+class Row:
+    """A row for the archive, without secrets."""
+
+    table: str
+    content: Mapping[str, Any]
+
+
+@attrs.frozen
+class Message:
+    """A message for the archive."""
+
+    name: str
+    content: bytes = attrs.field(repr=False)
+
+
+class Busy(Exception):
+    """Somebody else reads all data at the moment."""
+
+
+@attrs.define(eq=False)
+class Turn:
+    """Only one request of a process reads all data of its account at a time."""
+
+    _taken: bool = attrs.field(default=False, init=False)
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Raises Busy."""
+        if self._taken:
+            raise Busy
+        self._taken = True
+        try:
+            yield
+        finally:
+            self._taken = False
+
+
+@attrs.frozen
+class Finder:
+    """In one account, or in all. `in_thread` runs a function in a thread."""
+
+    pool: Pool
+    email: str
+    account: UUID | None
+    in_thread: InThread
+
+    @property
+    def _rows(self) -> Rows:
+        return Rows(Address(self.email), self.account)
+
+    @property
+    def _messages(self) -> Messages:
+        return Messages(self.pool, Search(Address(self.email)), self.account, self.in_thread)
+
+    async def find(self) -> Found:
+        counts: Counter[str] = Counter()
+        examples: dict[str, list[Mapping[str, str]]] = {}
+
+        def add(place: str, key: Mapping[str, str]) -> None:
+            counts[place] += 1
+            if counts[place] <= EXAMPLES:
+                examples.setdefault(place, []).append(key)
+
+        for shape in (await statements.shapes(self.pool)).values():
+            async for hit in self._rows.find(self.pool, shape):
+                for column in hit.columns:
+                    add(f"{shape.name}.{column}", hit.key)
+        for place, found in (
+            ("messages.bytes", self._messages.stored()),
+            ("sandbox_emails.message", self._messages.inbox()),
+            ("contact_import_chunks.data", self._messages.chunks()),
+        ):
+            async for key, has in found:
+                if has:
+                    add(place, key)
+        return Found(dict(counts), examples)
+
+    async def archive(self) -> AsyncIterator[Row | Message]:
+        """Every row that has the address, table by table, then the messages."""
+        for shape in (await statements.shapes(self.pool)).values():
+            sql = statements.rows(shape, [name for name in _SECRETS if name in shape.types])
+            async for hit in self._rows.find(self.pool, shape):
+                for (content,) in await self.pool.rows(sql, hit.key):
+                    yield Row(shape.name, content)
+        async for key, has in self._messages.stored():
+            if has:
+                yield Message(f"{key['email_id']}.eml", b"".join([piece for (piece,) in await self.pool.rows(_PIECES, key)]))
+        async for key, has in self._messages.inbox():
+            if has:
+                yield Message(f"inbox/{key['id']}.eml", (await self.pool.rows(_INBOX, key))[0][0])
+
+
+async def archive_lines(finder: Finder) -> AsyncGenerator[bytes, None]:
+    """The archive as JSON lines: `{table, row}`, and `{message, content}` for each piece of a message, in base64."""
+    async for each in finder.archive():
+        if isinstance(each, Row):
+            yield orjson.dumps({"table": each.table, "row": each.content}) + b"\n"
+        else:
+            for start in range(0, len(each.content), PIECE):
+                piece = base64.b64encode(each.content[start : start + PIECE]).decode()
+                yield orjson.dumps({"message": each.name, "content": piece}) + b"\n"

@@ -1,0 +1,155 @@
+"""The erasure journal: a file outside the database, by which erasures are applied again to a database that was restored from a backup.
+
+One line for each erasure: its ID, the day, and the address, encrypted with the encryption keys. A line is written and synced before
+anything is erased. It expires with the oldest backup that can contain the address.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import attrs
+import orjson
+from twisted.logger import Logger
+
+from mailsvc.clock import utc
+from mailsvc.store.encryption.secrets import Encryption, EncryptionError
+from mailsvc.store.privacy.eraser import Eraser
+from mailsvc.store.privacy.finding import Turn
+
+log = Logger()
+
+
+class JournalError(EncryptionError):
+    """The journal cannot be used. The message says why, and what to do."""
+
+
+@attrs.frozen
+class Entry:
+    """An erasure as the journal has it."""
+
+    id: UUID
+    day: date
+    account: UUID | None
+    email: str = attrs.field(repr=False)
+    suppress: bool = False
+
+
+@attrs.frozen
+class Journal:
+    """`days`: how long backups are kept."""
+
+    file: Path
+    encryption: Encryption
+    days: int
+
+    def add(self, entry: Entry) -> None:
+        """Write an entry. Afterwards it survives a power failure."""
+        content = {"account": entry.account, "email": entry.email, "suppress": entry.suppress}
+        encrypted = self.encryption.encrypt(orjson.dumps(content), entry.id)
+        with self._opened() as fd:
+            os.lseek(fd, 0, os.SEEK_END)
+            os.write(fd, f"{entry.id} {entry.day} {base64.b64encode(encrypted).decode()}\n".encode())
+            os.fsync(fd)
+
+    def entries(self) -> Sequence[Entry]:
+        """All entries, oldest first. Raises JournalError if one cannot be read."""
+        if not self.file.exists():
+            return []
+        with self._opened() as fd:
+            return [self._entry(line, number) for number, line in enumerate(_lines(fd), 1)]
+
+    def expire(self, now: datetime) -> int:
+        """Remove entries of erasures that no backup needs any more. Returns how many."""
+        before = (now - timedelta(days=self.days)).date().isoformat()
+        if not self.file.exists():
+            return 0
+        with self._opened() as fd:
+            lines = _lines(fd)
+            kept = [line for line in lines if line.split(" ")[1] >= before]
+            if len(kept) < len(lines):
+                self._replace("".join(f"{line}\n" for line in kept).encode())
+            return len(lines) - len(kept)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The file, locked."""
+        while True:
+            fd = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(fd), self.file.stat()):  # otherwise it was replaced meanwhile
+                    yield fd
+                    return
+            finally:
+                os.close(fd)
+
+    def _replace(self, content: bytes) -> None:
+        """Atomically: a crash leaves the old file or the new one."""
+        temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.file)
+
+    def _entry(self, line: str, number: int) -> Entry:
+        try:
+            id_, day, encoded = line.split(" ")
+            content = orjson.loads(self.encryption.decrypt(base64.b64decode(encoded), UUID(id_)))
+            account = None if content["account"] is None else UUID(content["account"])
+            return Entry(UUID(id_), date.fromisoformat(day), account, content["email"], content["suppress"])
+        except (ValueError, KeyError, EncryptionError) as error:
+            raise JournalError(
+                f"Line {number} of the erasure journal {self.file} cannot be read: {error} Restore the file, or the encryption keys that "
+                "it was written with; without it, erased data would come back from the backup."
+            ) from None
+
+
+def _lines(fd: int) -> list[str]:
+    """The complete lines: what a crash cut off was never begun."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(fd), "rb") as file:
+        *lines, _ = file.read().decode("utf-8", "replace").split("\n")
+    return lines
+
+
+@attrs.frozen
+class Recorded:
+    """Begins erasures: in the journal first, if there is one, then in the database."""
+
+    eraser: Eraser
+    journal: Journal | None
+    turn: Turn = attrs.field(factory=Turn, init=False)
+
+    async def begin(self, account: UUID | None, email: str, suppress: bool, origin: str, lines: Sequence[Any] = ()) -> Any:
+        """The new erasure, or the one of this address that is not finished yet."""
+        erasures = self.eraser.erasures
+        open_ = await erasures.open(account, email, suppress)
+        if open_ is not None:
+            return open_
+        id_ = erasures.new_id()
+        if self.journal is not None:
+            self.journal.add(Entry(id_, utc(erasures.clock).astimezone(UTC).date(), account, email, suppress))
+        return await erasures.begin(account, id_, email, suppress, origin, lines)
+
+
+async def apply(eraser: Eraser, journal: Journal, *, restored: bool) -> int:
+    """Run the erasures of the journal that this database does not have, or if it was `restored`, has not finished. Returns how many."""
+    entries = journal.entries()
+    known = await eraser.erasures.known([entry.id for entry in entries], begun=not restored)
+    missing = [entry for entry in entries if entry.id not in known]
+    for number, entry in enumerate(missing, 1):
+        log.warn("erasing again what a backup brought back: {number} of {count}", number=number, count=len(missing))
+        erasure = await eraser.erasures.begin(entry.account, entry.id, entry.email, entry.suppress, "journal")
+        await eraser.run(erasure, entry.email, alone=restored)
+    return len(missing)

@@ -1,0 +1,1 @@
+"""Opens and clicks of tracked emails, and which hosts serve tracked links."""

@@ -1,0 +1,308 @@
+"""The engine: every contact once, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import timedelta
+from email import message_from_bytes, policy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_twisted
+from twisted.internet.task import Clock
+
+from mailsvc.broadcasts import fanout as fanout_
+from mailsvc.broadcasts.consent import CANCELED, OnHold
+from mailsvc.monitoring.metrics import Exposition, broadcasts
+from mailsvc.store.broadcasts.retention import BroadcastRetention
+from mailsvc.store.postgres.pool import Pool
+from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig, Quota
+
+
+@pytest_twisted.async_yield_fixture
+async def rig(pool: Pool) -> AsyncIterator[BroadcastRig]:
+    from twisted.internet import reactor
+
+    rig = BroadcastRig(pool, reactor)
+    await rig.start()
+    yield rig
+
+
+@pytest_twisted.ensureDeferred
+async def test_each_contact_gets_one_personal_email(rig: BroadcastRig) -> None:
+    await rig.pool.run(
+        "INSERT INTO contact_properties (account_id, id, key, type, fallback, created_at) VALUES (%s, %s, 'plan', 'string', %s, %s)",
+        (ACCOUNT, ACCOUNT, None, NOW),
+    )
+    [(number,)] = await rig.pool.rows("SELECT number::text FROM contact_properties")
+    ada = await rig.contact("Ada@example.net", "Ada & Co", properties={number: "gold"})
+    await rig.contact("bob@example.org")
+    await rig.contact("gone@example.org", unsubscribed=True)
+    await rig.pool.run(
+        "INSERT INTO suppressions (id, account_id, address, email, origin, created_at) "
+        "VALUES (%s, %s, 'bob@example.org', '', 'manual', %s)",
+        (ACCOUNT, ACCOUNT, NOW),
+    )
+    broadcast = await rig.send(
+        html="<p>Hi {{{contact.first_name|there}}}, {{{contact.plan}}} {{{RESEND_UNSUBSCRIBE_URL}}}",
+        preview_text="For {{{FIRST_NAME}}}",
+        reply_to=("help@example.com",),
+    )
+    await rig.fanout.run()
+    assert await rig.addresses() == ["Ada@example.net"]
+    found = await rig.get(broadcast)
+    assert (found.status, found.total, found.passed, found.queued) == ("queued", 3, 3, 2)
+    [(email_id, subject, merge)] = await rig.pool.rows("SELECT email_id, subject, merge FROM emails WHERE contact_id = %s", (ada,))
+    assert (subject, merge) == ("Hi Ada & Co", {"first_name": "Ada & Co", "plan": "gold"})
+    stored = await rig.messages.load(ACCOUNT, email_id)
+    assert stored is not None and stored == await rig.messages.load(ACCOUNT, email_id)
+    message = message_from_bytes(stored.body, policy=policy.default)
+    link = str(message["List-Unsubscribe"]).strip()[1:-1]
+    assert link.startswith(f"{BASE}/unsubscribe?token=")
+    assert (message["List-Unsubscribe-Post"], message["Precedence"]) == ("List-Unsubscribe=One-Click", "bulk")
+    assert (message["To"], message["Reply-To"], message["X-Entity-Ref-ID"]) == ("Ada@example.net", "help@example.com", str(broadcast))
+    html, text = (message.get_body((kind,)).get_content() for kind in ("html", "plain"))  # type: ignore[union-attr]
+    assert f"Hi Ada &amp; Co, gold {link}" in html and "For Ada &amp; Co" in html
+    assert text.strip() == f"Hi Ada & Co, gold {link}"
+    await rig.number()
+    assert (await rig.broadcasts.counts(ACCOUNT, broadcast)) == {"email.sent": 1, "email.suppressed": 1}
+    assert [row[0] for row in await rig.pool.rows("SELECT marks FROM broadcast_recipients ORDER BY contact_id")] == [0, 4]
+    assert (rig.fanout.passed, rig.fanout.queued, rig.fanout.moved["started"]) == (3, 2, 1)
+    metrics = Exposition()
+    broadcasts(rig.fanout, SimpleNamespace(unsubscribed={"one_click": 4}))(metrics)
+    values = {(sample.name, *sample.labels.values()): sample.value for family in metrics.collect() for sample in family.samples}
+    assert values["mailsvc_broadcasts_total", "started"] == 1 and values["mailsvc_unsubscribes_total", "one_click"] == 4
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_message_stays_the_same_when_the_contact_changes(rig: BroadcastRig) -> None:
+    await rig.contact("ada@example.net", "Ada")
+    await rig.send()
+    await rig.fanout.run()
+    [(email_id,)] = await rig.pool.rows("SELECT email_id FROM emails")
+    before = await rig.messages.load(ACCOUNT, email_id)
+    await rig.pool.run("DELETE FROM contacts")
+    after = await BroadcastRig(rig.pool, rig.messages._heads.clock).messages.load(ACCOUNT, email_id)
+    assert before is not None and before == after and b"Ada" in before.body
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_is_missed_or_taken_twice_when_processes_die_and_compete(rig: BroadcastRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second transaction fails, before or after its commit, and two processes work on the same broadcast."""
+    from twisted.internet.defer import Deferred, gatherResults
+
+    monkeypatch.setattr(fanout_, "PAGE", 7)
+    monkeypatch.setattr(fanout_, "CLAIMED", 0.0)
+    await rig.contacts(200)
+    broadcast = await rig.send()
+    engines = [rig.engine(), rig.engine()]
+    for number, engine in enumerate(engines):
+        advance, calls = engine.sending.advance, [0]
+
+        async def dying(of: object, step: object, advance: object = advance, calls: list[int] = calls, after: int = number) -> int:
+            calls[0] += 1
+            if calls[0] % 2 == 0:
+                if after:
+                    await advance(of, step)  # type: ignore[operator]
+                raise ConnectionError("killed")
+            return await advance(of, step)  # type: ignore[operator]
+
+        monkeypatch.setattr(type(engine.sending), "advance", type(engine.sending).advance)
+        engine.sending = _Dying(engine.sending, dying)  # type: ignore[assignment]
+
+    async def work(engine: object) -> None:
+        with suppress(ConnectionError):
+            await engine.run()  # type: ignore[attr-defined]
+
+    for _ in range(100):
+        rig.clock.advance(1)
+        await gatherResults([Deferred.fromCoroutine(work(engine)) for engine in engines])
+        if (await rig.get(broadcast)).ended_at is not None:
+            break
+    found = await rig.get(broadcast)
+    assert (found.passed, found.queued) == (200, 200)
+    rows = await rig.pool.rows("SELECT address, count(*) FROM queue GROUP BY 1")
+    assert len(rows) == 200 and {count for _, count in rows} == {1}
+    assert await rig.pool.rows("SELECT count(DISTINCT contact_id), count(*) FROM broadcast_recipients") == [(200, 200)]
+
+
+class _Dying:
+    def __init__(self, sending: object, advance: object) -> None:
+        self._sending, self.advance = sending, advance
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sending, name)
+
+
+@pytest_twisted.ensureDeferred
+async def test_only_so_many_are_in_the_queue_at_once(rig: BroadcastRig) -> None:
+    await rig.contacts(50)
+    broadcast = await rig.send()
+    rig.fanout = rig.engine(ahead=20)
+    await rig.fanout.run()
+    assert len(await rig.addresses()) == 20
+    await rig.settled(5, "email.delivered")
+    rig.clock.advance(2)
+    await rig.fanout.run()
+    assert len(await rig.addresses()) == 20
+    assert (await rig.get(broadcast)).status == "queued"
+    for _ in range(10):
+        await rig.settled(50, "email.delivered")
+        rig.clock.advance(2)
+        await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.status, found.queued, found.next_at) == ("sent", 50, None)
+    assert found.sent_at is not None
+
+
+class Prompt(Clock):
+    """Timers run at once. Remembers their delays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delays: list[float] = []
+
+    def callLater(self, delay: float, call: Callable[..., object], *arguments: object, **more: object) -> Any:
+        self.delays.append(delay)
+        call(*arguments, **more)
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_pauses_for_other_mail_while_enough_is_in_the_queue(rig: BroadcastRig) -> None:
+    await rig.contacts(800)
+    broadcast = await rig.send()
+    rig.clock = clock = Prompt()
+    clock.advance(NOW.timestamp())
+
+    class Slow(Quota):
+        async def take(self, *arguments: Any) -> Any:
+            clock.advance(0.5)
+            return await super().take(*arguments)
+
+    rig.quotas = Slow()
+    await rig.engine(ahead=2000).run()
+    found = await rig.get(broadcast)
+    assert (found.queued, found.ended_at is not None) == (800, True)
+    assert clock.delays == [0.5, 0.5, 0.5]  # after each 100, but not after the first 500
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_hourly_rate_is_kept(rig: BroadcastRig) -> None:
+    await rig.contacts(100)
+    await rig.send(hourly_rate=3600)
+    for _ in range(30):
+        await rig.fanout.run()
+        rig.clock.advance(1)
+    assert 30 <= len(await rig.addresses()) <= 40
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_waits_for_the_quota(rig: BroadcastRig) -> None:
+    await rig.contacts(20)
+    rig.quotas.left = 10
+    broadcast = await rig.send()
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.queued, found.next_at, rig.quotas.left) == (0, rig.quotas.resets_at, 10)
+    assert found.reason is not None and "quota" in found.reason
+    rig.quotas.left = 100
+    rig.clock.advance(6 * 3600)
+    await rig.fanout.run()
+    assert len(await rig.addresses()) == 20
+    assert rig.quotas.left == 80
+
+
+@pytest_twisted.ensureDeferred
+async def test_too_many_bounces_pause_it_until_somebody_continues(rig: BroadcastRig) -> None:
+    await rig.contacts(300)
+    broadcast = await rig.send()
+    rig.fanout = rig.engine(ahead=200)
+    await rig.fanout.run()
+    await rig.settled(90, "email.delivered")
+    await rig.settled(10, "email.bounced")
+    await rig.number()
+    rig.clock.advance(2)
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert found.paused_at is not None and found.reason is not None and "10 of 100 emails bounced (10.0%)" in found.reason
+    assert (found.queued, found.next_at) == (200, None)
+    with pytest.raises(OnHold):
+        await rig.consent.unwanted(ACCOUNT, broadcast, None, ["c1@example.net"])
+    due = "SELECT count(*) FROM queue WHERE next_at <= %s"
+    later = NOW + timedelta(days=4)
+    assert await rig.pool.rows(due, (later,)) == [(0,)]
+    assert await rig.broadcasts.continue_(ACCOUNT, broadcast) is None
+    assert await rig.pool.rows(due, (later,)) == [(100,)]
+    await rig.fanout.run()
+    assert (await rig.get(broadcast)).queued == 300
+    assert await rig.broadcasts.continue_(ACCOUNT, broadcast) == "status"
+
+
+@pytest_twisted.ensureDeferred
+async def test_canceling_removes_what_was_not_sent(rig: BroadcastRig) -> None:
+    await rig.contacts(40)
+    broadcast = await rig.send()
+    rig.fanout = rig.engine(ahead=20)
+    await rig.fanout.run()
+    assert await rig.broadcasts.cancel(ACCOUNT, broadcast) is None
+    assert (await rig.consent.unwanted(ACCOUNT, broadcast, None, ["c1@example.net"])) == {"c1@example.net": CANCELED}
+    await rig.fanout.run()
+    assert await rig.addresses() == []
+    assert (await rig.get(broadcast)).status == "canceled"
+    assert await rig.pool.rows("SELECT count(*) FROM events WHERE type = 'email.canceled'") == [(20,)]
+    assert await rig.broadcasts.cancel(ACCOUNT, broadcast) == "status"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_scheduled_broadcast_begins_at_its_time(rig: BroadcastRig) -> None:
+    await rig.contacts(3)
+    broadcast = await rig.send()
+    await rig.pool.run("UPDATE broadcasts SET status = 'draft', next_at = NULL")
+    assert await rig.broadcasts.send(ACCOUNT, broadcast, None, NOW + timedelta(hours=1)) is None
+    await rig.fanout.run()
+    assert (await rig.get(broadcast)).status == "scheduled"
+    rig.clock.advance(3601)
+    await rig.fanout.run()
+    assert len(await rig.addresses()) == 3
+
+
+@pytest.mark.parametrize(("change", "status"), [("segment", "draft"), ("domain", "failed")])
+@pytest_twisted.ensureDeferred
+async def test_what_is_missing_at_the_start(rig: BroadcastRig, change: str, status: str) -> None:
+    await rig.contacts(3)
+    broadcast = await rig.send()
+    if change == "segment":
+        await rig.pool.run("UPDATE segments SET deleted_at = %s", (NOW,))
+    else:
+        rig.domains.domain = None
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.status, found.next_at, await rig.addresses()) == (status, None, [])
+    assert found.reason
+
+
+@pytest_twisted.ensureDeferred
+async def test_recipients_of_old_broadcasts_are_deleted(rig: BroadcastRig) -> None:
+    await rig.contacts(3)
+    old, new = await rig.send(), await rig.send()
+    await rig.fanout.run()
+    await rig.pool.run("UPDATE broadcasts SET status = 'sent'")
+    await rig.pool.run("UPDATE broadcasts SET ended_at = %s WHERE id = %s", (NOW - timedelta(days=31), old))
+    assert await BroadcastRetention(rig.pool).sweep(NOW - timedelta(days=30)) == 3
+    assert await rig.pool.rows("SELECT DISTINCT broadcast_id FROM broadcast_recipients") == [(new,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_suspended_account_sends_nothing(rig: BroadcastRig) -> None:
+    await rig.contacts(3)
+    broadcast = await rig.send()
+    await rig.pool.run("UPDATE accounts SET suspended_at = %s", (NOW,))
+    await rig.fanout.run()
+    assert await rig.addresses() == []
+    assert "suspended" in ((await rig.get(broadcast)).reason or "")
+    await rig.pool.run("UPDATE accounts SET suspended_at = NULL")
+    rig.clock.advance(61)
+    await rig.fanout.run()
+    assert len(await rig.addresses()) == 3

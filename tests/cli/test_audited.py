@@ -1,0 +1,186 @@
+"""The audit log of commands: every command that changes something, or shows content, writes an entry by the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import attrs
+import click
+import pytest
+import pytest_twisted
+from click.testing import CliRunner
+
+from mailsvc.accounts.onboarding import Refused
+from mailsvc.cli import account, account_data, audit, domain, evidence, explain, privacy, queue, runner, secrets, sources
+from mailsvc.cli.main import main
+from mailsvc.monitoring.operator_commands import OperatorCommands
+from mailsvc.runtime.database import Database
+from mailsvc.runtime.privacy import open_eraser
+from mailsvc.settings.privacy import Privacy
+from mailsvc.store.audit import verification
+from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.mail.accept import Submission
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.audit import INSTALLATION
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.operator import Operating
+from tests.cli.test_cli import Command
+from tests.store.fixtures import StoreRig, email
+
+# Commands that write no entry, and why.
+SHOWS = "shows no content"
+NO_DATABASE = "does not use the database"
+SILENT = {
+    "account plans": NO_DATABASE,
+    "audit adopt": "writes an entry if there is something to adopt (test_audit)",
+    "audit anchor": "an anchor is a record",
+    "audit key": NO_DATABASE,
+    "audit verify": SHOWS,
+    "doctor": SHOWS,
+    "domain check": SHOWS,
+    "domain list": SHOWS,
+    "domain zone": SHOWS,
+    "key list": SHOWS,
+    "privacy erasures": SHOWS,
+    "queue list": SHOWS,
+    "queue retry": "sends what may be sent, only sooner",
+    "secrets create": NO_DATABASE,
+    "secrets list": SHOWS,
+    "sources list": SHOWS,
+    "upgrade": "the database records its migrations",
+}
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        elif not command.hidden:
+            yield " ".join((*path, name))
+
+
+@attrs.define(eq=False)
+class Walk:
+    """Runs commands in this process, and checks the entries of each."""
+
+    pool: Pool
+    config: Path
+    encryption: Encryption
+    account: UUID | None = None  # whose log is written
+    walked: set[str] = attrs.field(factory=set)
+    _works: list[Callable[[], Awaitable[Any]]] = attrs.field(factory=list)
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from twisted.internet import reactor
+
+        erasing = open_eraser(self.pool, reactor, self.encryption, Privacy())
+
+        def with_database(settings: Any, work: Any, **options: Any) -> None:
+            self._works.append(lambda: work(Database("", self.pool, self.encryption, None, erasing), reactor))
+
+        def ask(settings: Any, given: dict[str, Any]) -> dict[str, Any]:
+            operating = OperatorCommands(
+                Queue(self.pool), Operating(self.pool), "us-east-1", reactor.seconds, Accounts(self.pool, reactor), lambda: None
+            )
+            self._works.append(lambda: operating.by_name()[given.pop("do")](**given))
+            return {"waiting": []}
+
+        for module in (account, account_data, audit, domain, evidence, explain, privacy, queue, runner, secrets, sources):
+            monkeypatch.setattr(module, "run_with_database", with_database, raising=False)
+        monkeypatch.setattr(queue, "_send", ask)
+
+    async def __call__(self, words: str, *entries: str) -> None:
+        before = await self._entries()
+        done = CliRunner().invoke(main, ["--config", str(self.config), *words.split()])
+        assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.output, done.exception)
+        for work in self._works:
+            with suppress(SystemExit, Refused):
+                await work()
+        assert self._works, (words, done.output)
+        self._works.clear()
+        written = (await self._entries())[len(before) :]
+        self.account = self.account or written[0][0]  # that of the first account, which the first command creates
+        assert written == [(self.account, "operator", each) for each in entries], words
+        self.walked |= {name for name in commands(main) if words.startswith(name)}
+
+    async def _entries(self) -> list[Any]:
+        return await self.pool.rows("SELECT account_id, kind, action FROM audit ORDER BY id")
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_command_that_changes_something_writes_an_audit_entry(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twisted.internet import reactor
+
+    config = Command(tmp_path, pool.dsn).config
+    config.write_text(config.read_text().replace("[smtp]", 'nameservers = ["127.0.0.1"]\ndns_seconds = 1\n[smtp]'))
+    walk = Walk(pool, config, Encryption.load(tmp_path / "secret.key"))
+    walk.patch(monkeypatch)
+    await walk("account create Example", "account created")
+    [(owner,)] = await pool.rows("SELECT id FROM accounts")
+    await changes(walk, str(owner))
+    queued = email(account=owner)
+    await StoreRig(pool, reactor).acceptance.accept(Submission(owner, [queued]))
+    await operating(walk, str(owner), str(queued.email_id))
+    assert walk.walked | set(SILENT) == set(commands(main))
+    assert not walk.walked & set(SILENT)
+    assert [(await verification.verify(pool, each, {})).problems for each in (owner, INSTALLATION)] == [(), ()]
+
+
+async def changes(walk: Walk, owner: str) -> None:
+    await walk(f"account notify {owner} ops@example.com", "address for notifications changed")
+    await walk(f"account retention {owner} --bodies 3", "retention changed")
+    await walk(f"account retention {owner}")  # only shows
+    await walk(f"account plan {owner} free", "plan changed")
+    await walk(f"account trust {owner} --off", "account no longer trusted")
+    await walk(f"account networks {owner} 192.0.2.0/24", "networks changed")
+    await walk(f"account networks {owner}")  # only shows
+    await walk(f"account networks {owner} --any", "networks changed")
+    await walk(f"account review {owner}", "access review exported")
+    await walk(f"account export {owner} --output {walk.config}.account.zip --key {walk.config}.account.key", "account exported")
+    await walk(f"account import {walk.config}.account.zip --key {walk.config}.account.key")  # it exists
+    await walk(f"account minimize {owner} --on bodies", "data minimization changed")
+    await walk(f"account minimize {owner}")  # only shows
+    await walk(f"account close {owner} --yes", "account closed")
+    await walk(f"account reopen {owner}", "account reopened")
+    await walk(f"queue pause --account {owner}", "mail paused")
+    await walk(f"account release {owner}", "mail released")
+    await walk(f"account release {owner}")  # it was not on hold
+    await walk(f"key create --account {owner}", "key created")
+    await walk(f"member add ann@example.com --account {owner}", "member added")
+    await walk("member reset ann@example.com", "second factors removed")
+    await walk(f"domain add shop.example --account {owner}", "domain added")
+    await walk("domain signs shop.example rsa", "domain changed")
+    await walk("domain rotate shop.example", "domain keys rotated")
+    await walk("domain verify shop.example", "domain verification requested")
+    await walk(f"domain trust shop.example --account {owner}", "domain trusted")
+    await walk(f"sources assign bulk --account {owner}", "pool assigned")
+    await walk("sources unassign --domain shop.example", "pool removed")
+
+
+async def operating(walk: Walk, owner: str, queued: str) -> None:
+    await walk(f"explain {queued}", "email explained")
+    await walk(f"queue show {queued}", "recipients of an email shown")
+    await walk(f"queue pause --email {queued}", "email paused")
+    await walk(f"queue resume --email {queued}", "email released")
+    await walk(f"queue pause --email {uuid4()}")  # there is no such email
+    await walk(f"audit export --account {owner}", "audit log exported")
+    await walk(f"privacy find someone@example.org --account {owner}", "address looked up")
+    walk.account = INSTALLATION
+    await walk(f"privacy export someone@example.org --output {walk.config}.zip", "address exported")
+    await walk(f"evidence --since 2020-01-01 --output {walk.config}.evidence.zip", "evidence exported")
+    await walk("privacy erase someone@example.org --yes", "address erased")
+    await walk("queue pause --destination mx.example.org", "destination paused")
+    await walk("queue resume --destination mx.example.org", "destination released")
+    await walk("queue hold", "all mail held")
+    await walk("queue release", "all mail released")
+    await walk("queue release")  # nothing was held
+    await walk("audit protect somebody")  # there is no such role
+    await walk("secrets rotate", "encryption keys rotated")
+    await walk("secrets reencrypt", "secrets encrypted again")

@@ -1,0 +1,74 @@
+"""`mailsvc privacy`: find, export, erase and its certificate."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zipfile
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.cli.test_cli import Command
+from tests.store.privacy.filling import CANARY, KEYS, MESSAGE, fill, leaks
+
+
+@pytest.fixture
+def mailsvc(tmp_path: Path, database: str) -> Command:
+    command = Command(tmp_path, database)
+    [(number, key)] = KEYS.keys.by_number.items()
+    (tmp_path / "secret.key").write_text(f"{number} {base64.b64encode(key).decode()}\n")
+    with command.config.open("a") as file:
+        file.write(f'[privacy]\njournal = "{tmp_path}/erasures"\n')
+    return command
+
+
+def fill_encrypted(database: str) -> None:
+    """With secrets that the command can decrypt, as it checks them."""
+    fill(database)
+    connection = psycopg2.connect(database)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM dkim_keys; DELETE FROM webhooks; UPDATE users SET totp = NULL")
+    connection.close()
+
+
+def test_nothing_is_stored(mailsvc: Command) -> None:
+    assert mailsvc.prints("privacy", "find", "nobody@example.net") == "The address is not stored anywhere."
+
+
+def test_find_export_and_erase(mailsvc: Command, database: str, tmp_path: Path) -> None:
+    fill_encrypted(database)
+    found = json.loads(mailsvc.prints("privacy", "find", CANARY, "--json"))
+    assert found["counts"]["emails.recipients"] == found["counts"]["messages.bytes"] == found["counts"]["contacts.email"] == 1
+    assert "recipient: to deliver the email" in mailsvc.prints("privacy", "find", CANARY)
+
+    archive = tmp_path / "zoe.zip"
+    mailsvc.prints("privacy", "export", CANARY, "--output", str(archive))
+    assert mailsvc.refuses("privacy", "export", CANARY, "--output", str(archive)).endswith("exists.")
+    with zipfile.ZipFile(archive) as file:
+        [contact] = map(json.loads, file.read("contacts.jsonl").splitlines())
+        assert contact["email"] == CANARY and "hash" not in contact
+        [user] = map(json.loads, file.read("users.jsonl").splitlines())
+        assert "password" not in user and user["email"] == CANARY.lower()
+        messages = [file.read(name) for name in file.namelist() if name.startswith("messages/")]
+        assert messages == [MESSAGE, MESSAGE]  # the second one is in the development inbox
+        assert json.loads(file.read("manifest.json"))["rows"]["emails"] == 1
+
+    done = json.loads(mailsvc.prints("privacy", "erase", CANARY, "--yes"))
+    assert done["state"] == "finished" and done["backups"] == "in the erasure journal"
+    assert done["erased"]["emails.recipients"] == 1 and CANARY.lower() not in json.dumps(done).lower()
+    assert leaks(database) == [] and (tmp_path / "erasures").exists()
+    assert mailsvc.prints("privacy", "find", CANARY) == "The address is not stored anywhere."
+    [listed] = mailsvc.prints("privacy", "erasures").splitlines()
+    assert json.loads(listed) == done
+
+
+def test_the_only_admin_is_not_erased(mailsvc: Command, database: str) -> None:
+    mailsvc.prints("account", "create", "Example Ltd")
+    mailsvc.prints("member", "add", "ann@example.com", "--account", "Example Ltd")
+    why = mailsvc.refuses("privacy", "erase", "ann@example.com", "--yes")
+    assert why == ("mailsvc: It is the address of the only admin of Example Ltd. Make somebody else an admin first, or close the account.")
+    mailsvc.prints("member", "add", "bob@example.com", "--account", "Example Ltd")
+    done = json.loads(mailsvc.prints("privacy", "erase", "ann@example.com", "--account", "Example Ltd", "--yes"))
+    assert done["erased"]["users"] == 1 and done["kept"] == {}

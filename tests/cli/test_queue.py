@@ -1,0 +1,26 @@
+"""How `mailsvc queue list` shows a destination."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mailsvc.cli.queue import _line
+
+EMPTY = {"queued": 0, "delayed": 0, "uncertain": 0, "sending": 0, "scheduled": 0, "oldest_seconds": None, "until": None, "next_at": None}
+
+
+def line(lane: dict[str, Any] | None, **values: Any) -> str:
+    return _line({"name": "big/mx.big.example", "lane": lane, "reason": None} | EMPTY | values)
+
+
+def test_the_rate_after_a_throttling_reply_is_shown() -> None:
+    lane = {"delivered_per_minute": 5, "connections": 1, "slowed_to_per_minute": 12.0}
+    assert line(lane, queued=3) == "big/mx.big.example  3 queued  5/min, 1 connections  slowed to 12/min"
+    assert line(lane | {"slowed_to_per_minute": None}, queued=3) == "big/mx.big.example  3 queued  5/min, 1 connections"
+    del lane["slowed_to_per_minute"]
+    assert line(lane, queued=3).endswith("1 connections"), "from a daemon of the previous release"
+
+
+def test_what_waits_for_a_source_says_until_when() -> None:
+    shown = line(None, queued=3, reason="Source warm-up: …", until="2026-11-23T00:00:00+00:00")
+    assert shown == "big/mx.big.example  3 queued  Source warm-up: …  until 2026-11-23T00:00:00+00:00"

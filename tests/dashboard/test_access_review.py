@@ -1,0 +1,53 @@
+"""The access review: who has access, what is unused, and who decided what."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest_twisted
+
+from mailsvc.store.postgres.pool import Pool
+from tests.dashboard.fixtures import DashboardRig
+
+ACCESS, ANN, BOB = "/dashboard/settings/access", "ann@example.com", "bob@example.com"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_review_shows_what_is_unused_and_who_decided(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id, other = await rig.account(), await rig.account("Other")
+    await rig.person(ANN, account_id)
+    bob = await rig.person(BOB, account_id, "member")
+    await rig.assembly.keys.create(other, "foreign", "full_access")
+    key_id, _ = await rig.assembly.keys.create(account_id, "=old", "full_access")
+    gone, _ = await rig.assembly.keys.create(account_id, "gone", "sending_access")
+    rig.clock.advance(91 * 86400)
+    await rig.assembly.keys.create(account_id, "new", "sending_access")
+    ann = await rig.inside(ANN)
+    shown = await ann.get(ACCESS)
+    assert shown.text.count("Unused") == 3 and "foreign" not in shown.text  # Bob and two keys
+    assert (await ann.post(f"{ACCESS}/keep", {"subject": f"key {key_id}"})).query["done"] == "kept"
+    assert (await ann.post(f"{ACCESS}/keep", {"subject": f"key {bob.id}"})).status == 404
+    await ann.get("/dashboard/keys")
+    await ann.post(f"/dashboard/keys/{gone}/revoke")
+
+    file = await ann.get(f"{ACCESS}/review.csv")
+    rows = list(csv.DictReader(file.text.splitlines()))
+    assert [(row["kind"], row["name"], row["unused"], row["decision"], row["decided by"]) for row in rows][:4] == [
+        ("member", ANN, "no", "", ""),
+        ("member", BOB, "yes", "", ""),
+        ("key", "'=old", "yes", "kept", ANN),
+        ("key", "new", "no", "", ""),
+    ]
+    assert (rows[4]["name"][:4], rows[4]["unused"], rows[4]["decision"], rows[4]["decided by"]) == ("gone", "no", "revoked", ANN)
+    assert [action for action, _ in await rig.audit(account_id)][-3:] == ["access kept", "key revoked", "access review exported"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_members_cannot_review_access(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(BOB, account_id, "member")
+    bob = await rig.inside(BOB)
+    assert (await bob.get(ACCESS)).status == (await bob.get(f"{ACCESS}/review.csv")).status == 403
+    assert "Review access" not in (await bob.get("/dashboard/settings")).text

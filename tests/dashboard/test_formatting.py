@@ -1,0 +1,32 @@
+"""The words for an email with several recipients."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from mailsvc.dashboard.formatting import summary
+from mailsvc.store.mail.search import Found
+
+
+@pytest.mark.parametrize(
+    ("recipients", "outcomes", "expected"),
+    [
+        (1, {}, ("Bounced", "bad")),  # goes by the latest event
+        (3, {}, ("Bounced", "bad")),
+        (6, {"email.delivered": 4, "email.complained": 1}, ("4 of 6 delivered, 1 complained", "bad")),
+        (3, {"email.delivered": 3}, ("Delivered", "good")),
+        (3, {"email.delivered": 2}, ("2 of 3 delivered", "info")),
+        (4, {"email.delivered": 1, "email.delivery_delayed": 2, "email.bounced": 1}, ("1 of 4 delivered, 1 bounced, 2 deferred", "bad")),
+        (2, {"email.suppressed": 2}, ("Suppressed", "bad")),
+        (2, {"email.suppressed": 1, "email.sent": 1}, ("0 of 2 delivered, 1 suppressed, 1 sent", "bad")),
+    ],
+)
+def test_badge(recipients: int, outcomes: Mapping[str, int], expected: tuple[str, str]) -> None:
+    addresses = tuple(f"r{n}@example.org" for n in range(recipients))
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    found = Found(uuid.uuid4(), moment, "api", "a@example.org", addresses, "Hello", 1, "email.bounced", uuid.uuid4(), None, outcomes)
+    assert summary(found) == expected

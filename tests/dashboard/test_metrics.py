@@ -1,0 +1,99 @@
+"""The metrics page shows opens and clicks of accounts that track, with and without those that programs made."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest_twisted
+
+from mailsvc.store.domains.domains import Choices
+from mailsvc.store.postgres.pool import Pool
+from tests.dashboard.fixtures import DashboardRig
+
+COUNTS = {
+    "delivered": 50, "opened": 30, "opened.machine": 70, "opened.unique": 40, "opened.unique.people": 20,
+    "clicked": 6, "clicked.machine": 3, "clicked.unique": 5, "clicked.unique.people": 4, "sent": 50,
+}  # fmt: skip
+
+
+@pytest_twisted.ensureDeferred
+async def test_opens_and_clicks(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "mail.acme.example", "us-east-1", [])
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, %s, %s)"
+    for kind in ("sent", "delivered"):
+        await pool.run(sql, (account, hour, domain.id, f"email.{kind}", COUNTS[kind]))
+
+    async def figures(query: str = "") -> dict[str, str]:
+        ann = await DashboardRig(pool).inside("ann@example.com")  # without cached domains
+        text = str((await ann.get(f"/dashboard/metrics{query}")).text).partition('id="engagement"')[2].partition("</section>")[0]
+        return dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", text))
+
+    assert await figures() == {}  # nothing is tracked
+    for kind, number in COUNTS.items():
+        if kind not in ("sent", "delivered"):
+            await pool.run(sql, (account, hour, domain.id, f"email.{kind}", number))
+    everything = {"Emails opened": "40", "Opens": "100", "Emails clicked": "5", "Clicks": "9", "Open rate": "80.0%", "Click rate": "10.0%"}
+    people = {"Emails opened": "20", "Opens": "30", "Emails clicked": "4", "Clicks": "6", "Open rate": "40.0%", "Click rate": "8.0%"}
+    assert (await figures(), await figures("?programs=no")) == (everything, people)
+    assert await figures(f"?domain={domain.id}&programs=no") == people
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_that_tracks_sees_them_before_the_first(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "mail.acme.example", "us-east-1", [], Choices(open_tracking=True))
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, date_trunc('hour', now()), %s, 'email.sent', 1)"
+    await pool.run(sql, (account, domain.id))
+    ann = await rig.inside("ann@example.com")
+    text = (await ann.get("/dashboard/metrics")).text
+    assert "Opens and clicks</h2>" in text and "<dt>Open rate</dt><dd>–</dd>" in text
+
+
+BROADCAST = """
+INSERT INTO broadcasts (account_id, id, name, sender, reply_to, subject, preview_text, status, created_at, domain_id)
+VALUES (%s, %s, %s, 'a@example.com', '{}', 'Hi', '', 'sent', now(), %s)
+"""
+
+
+BROADCAST = """
+INSERT INTO broadcasts (account_id, id, name, sender, reply_to, subject, preview_text, status, created_at, domain_id)
+VALUES (%s, %s, %s, 'a@example.com', '{}', 'Hi', '', 'sent', now(), %s)
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_broadcasts_newest_first(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "mail.acme.example", "us-east-1", [])
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    await pool.run(
+        "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, 'email.sent', 1)", (account, hour, domain.id)
+    )
+    ids = [UUID(int=number) for number in (1, 2, 3)]
+    for id_, name in zip(ids, ("October", "<b>November</b>", "Nothing sent"), strict=True):
+        await pool.run(BROADCAST, (account, id_, name, domain.id))
+    counts = [(ids[0], "delivered", 10), (ids[1], "delivered", 50), (ids[1], "unsubscribed", 2)]
+    counts += [(ids[1], kind, number) for kind, number in COUNTS.items() if kind.startswith(("opened", "clicked"))]
+    for id_, kind, number in counts:
+        await pool.run("INSERT INTO broadcast_counts VALUES (%s, %s, %s, %s, %s)", (account, id_, hour, f"email.{kind}", number))
+    ann = await rig.inside("ann@example.com")
+
+    async def table(query: str = "") -> list[list[str]]:
+        text = (await ann.get(f"/dashboard/metrics{query}")).text.partition('id="by-broadcast"')[2].partition("</section>")[0]
+        rows = re.findall(r"<tr>(<td.*?)</tr>", text)
+        return [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in rows]
+
+    october = ["October", "10", "0", "0.0%", "0", "0.0%", "0"]
+    november = "&lt;b&gt;November&lt;/b&gt;"
+    assert await table() == [[november, "50", "40", "80.0%", "5", "10.0%", "2"], october]
+    assert await table("?programs=no") == [[november, "50", "20", "40.0%", "4", "8.0%", "2"], october]

@@ -1,0 +1,157 @@
+"""Unsubscribe links: one click, the page, and links that are not valid."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+from uuid import UUID
+
+import pytest_twisted
+from twisted.internet.defer import Deferred
+
+from mailsvc.broadcasts.links import Source, UnsubscribeLinks
+from mailsvc.store.audience.keys import AudienceKeys
+from tests.http.api_rig import ENCRYPTION, ApiRig
+from tests.http.rig import Connection, Response, request
+
+CLICK = b"List-Unsubscribe=One-Click"
+FORM = "application/x-www-form-urlencoded"
+
+
+async def link(rig: ApiRig, address: str = "ada@example.net", **source: Any) -> str:
+    """The path of a link."""
+    url = await UnsubscribeLinks(AudienceKeys(rig.pool, ENCRYPTION)).make("", Source(rig.account_id, **source), address)
+    assert url == await UnsubscribeLinks(AudienceKeys(rig.pool, ENCRYPTION)).make("", Source(rig.account_id, **source), address)
+    return url
+
+
+async def add(rig: ApiRig, address: str = "ada@example.net") -> str:
+    return str((await rig.request("POST", "/contacts", {"email": address})).json["id"])
+
+
+async def call(rig: ApiRig, method: str, path: str, body: bytes = b"", kind: str = FORM) -> Response:
+    """A request without a key, by a browser or a mail program."""
+    connection: Any = Connection(rig, "192.0.2.1")  # type: ignore[arg-type]
+    answered: Deferred[Response] = Deferred()
+    write = connection.transport.write
+
+    def written(data: bytes) -> None:
+        write(data)
+        for response in connection.responses():
+            if len(response.body) == int(response.headers.get("content-length", 0)) and not answered.called:
+                rig.site.reactor.callLater(0, answered.callback, response)
+
+    connection.transport.write = written
+    connection.send(request(method, path, body, None, **({"content-type": kind} if body else {})))
+    return await answered.addTimeout(20, rig.site.reactor)
+
+
+async def post(rig: ApiRig, path: str, body: bytes, kind: str = FORM) -> Response:
+    return await call(rig, "POST", path, body, kind)
+
+
+async def unsubscribed(rig: ApiRig, id_: str) -> bool:
+    return bool((await rig.request("GET", f"/contacts/{id_}")).json["unsubscribed"])
+
+
+MULTIPART = b'--b\r\nContent-Disposition: form-data; name="List-Unsubscribe"\r\n\r\nOne-Click\r\n--b--\r\n'
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_click(rig: ApiRig) -> None:
+    contact, path = await add(rig), await link(rig, broadcast_id=UUID(int=5))
+    for body, kind in ((CLICK, FORM), (MULTIPART, "multipart/form-data; boundary=b")):
+        answer = await post(rig, path, body, kind)
+        assert (answer.status, answer.body) == (204, b"")
+        assert "set-cookie" not in answer.headers and "location" not in answer.headers
+    assert await unsubscribed(rig, contact)
+    assert await rig.pool.rows("SELECT source FROM consents") == [("one_click",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_opening_the_page_changes_nothing(rig: ApiRig) -> None:
+    contact, path = await add(rig), await link(rig)
+    for method in ("GET", "GET"):
+        page = await call(rig, method, path)
+        assert page.status == 200 and b"Unsubscribe from everything" in page.body
+        assert b"<script" not in page.body and "script-src" not in page.headers["content-security-policy"]
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert page.headers["referrer-policy"] == "no-referrer" and "noindex" in page.headers["x-robots-tag"]
+    assert not await unsubscribed(rig, contact)
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_click_with_a_topic_leaves_the_others(rig: ApiRig) -> None:
+    topics = [(await rig.request("POST", "/topics", {"name": n, "default_subscription": "opt_in"})).json["id"] for n in ("A", "B")]
+    contact, path = await add(rig), await link(rig, topic_id=UUID(topics[0]))
+    assert (await post(rig, path, CLICK)).status == 204
+    assert not await unsubscribed(rig, contact)
+    choices = {row["id"]: row["subscription"] for row in (await rig.request("GET", f"/contacts/{contact}/topics")).json["data"]}
+    assert choices == {topics[0]: "opt_out", topics[1]: "opt_in"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_page_saves_topics_and_everything(rig: ApiRig) -> None:
+    names = {"Open": "public", "Closed": "private"}
+    topics = {}
+    for name, visibility in names.items():
+        body = {"name": name, "default_subscription": "opt_out", "visibility": visibility}
+        topics[name] = (await rig.request("POST", "/topics", body)).json["id"]
+    contact, path = await add(rig), await link(rig)
+    page = (await call(rig, "GET", path)).body.decode()
+    assert "Open" in page and "Closed" not in page and "checked" not in page
+    saved = await post(rig, path, f"topic={topics['Open']}&topic={topics['Closed']}&save=topics".encode())
+    assert b"Your choice has been saved." in saved.body and b"checked" in saved.body
+    choices = {row["name"]: row["subscription"] for row in (await rig.request("GET", f"/contacts/{contact}/topics")).json["data"]}
+    assert choices == {"Open": "opt_in", "Closed": "opt_out"}
+    assert b"Subscribe again" in (await post(rig, path, b"save=nothing")).body
+    assert await unsubscribed(rig, contact)
+    assert b"You are subscribed again." in (await post(rig, path, b"save=again")).body
+    assert not await unsubscribed(rig, contact)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_link_works_after_the_contact_was_deleted_and_added_again(rig: ApiRig) -> None:
+    contact, path = await add(rig), await link(rig)
+    await rig.request("DELETE", f"/contacts/{contact}")
+    assert (await post(rig, path, CLICK)).status == 204
+    assert b"Subscribe again" in (await call(rig, "GET", path)).body
+    assert await unsubscribed(rig, await add(rig, "ADA@example.net"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_links_that_are_not_valid(rig: ApiRig) -> None:
+    contact, path = await add(rig), await link(rig)
+    token = path.partition("=")[2]
+    data = bytearray(base64.urlsafe_b64decode(token + "=="))
+    for at in (0, 1, 20, 40, 50, len(data) - 1):
+        forged = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
+        wrong = "/unsubscribe?token=" + base64.urlsafe_b64encode(forged).decode().rstrip("=")
+        assert (await post(rig, wrong, CLICK)).status == 404
+        assert (await call(rig, "GET", wrong)).status == 404
+    for wrong in ("/unsubscribe", "/unsubscribe?token=", "/unsubscribe?token=a%00b", "/unsubscribe?token=" + "A" * 400):
+        assert (await post(rig, wrong, CLICK)).status == 404
+    assert not await unsubscribed(rig, contact)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_page_looks_as_the_account_wants(rig: ApiRig) -> None:
+    body = {"title": "Ours <b>", "message": "Choose", "logo": "https://example.com/l.png", "background_color": "#123456"}
+    await rig.request("PATCH", "/preference-page", body)
+    page = (await call(rig, "GET", await link(rig))).body.decode()
+    assert "<h1>Ours &lt;b&gt;</h1><p>Choose</p>" in page and 'src="https://example.com/l.png"' in page
+    assert re.search(r"--background:#123456;--text:#ffffff", page)  # white on a dark background
+    assert "prefers-color-scheme:dark" in page and "width=device-width" in page
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_recipient_who_unsubscribes_is_counted_once(rig: ApiRig) -> None:
+    contact, broadcast = await add(rig), UUID(int=7)
+    row = (rig.account_id, broadcast, UUID(contact), UUID(int=9))
+    await rig.pool.run("INSERT INTO broadcast_recipients VALUES (%s, %s, %s, %s, 0)", row)
+    path = await link(rig, broadcast_id=broadcast)
+    for _ in range(2):
+        await post(rig, path, CLICK)
+    assert await rig.pool.rows("SELECT marks FROM broadcast_recipients") == [(8,)]
+    assert await rig.pool.rows("SELECT type, count FROM broadcast_counts") == [("email.unsubscribed", 1)]

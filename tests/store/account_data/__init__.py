@@ -1,0 +1,1 @@
+"""All data of an account: its archive, and deleting it."""

@@ -1,0 +1,208 @@
+"""The archive of an account: every row of every table comes out of one database and into another, however often it is interrupted."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+import pytest
+import pytest_twisted
+
+from mailsvc.accounts import archive as archives
+from mailsvc.accounts.archive import FORMAT, MANIFEST, Manifest
+from mailsvc.store.account_data import tables
+from mailsvc.store.account_data.copying import Copying
+from mailsvc.store.account_data.inserting import Inserting, Unsuitable
+from mailsvc.store.encryption.secrets import Encryption, EncryptionError, fingerprint
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy import inventory
+from tests.store.fixtures import ACCOUNT
+from tests.store.privacy.filling import KEYS, SECRET, USER, fill
+
+OTHER = Encryption.read("3 " + "QkJC" * 10 + "QkI=", "the other installation")
+TRANSFER = Encryption.read("1 " + "Q0ND" * 10 + "Q0M=", "the archive's key")
+ROWS = "SELECT to_jsonb(t) FROM {table} t ORDER BY to_jsonb(t)::text"
+
+
+@pytest_twisted.async_yield_fixture
+async def elsewhere(module_database: str) -> Any:
+    """A pool of another installation."""
+    from twisted.internet import reactor
+
+    pool = Pool(module_database, reactor, size=4, name="mailsvc tests")
+    await pool.start()
+    await pool.run("TRUNCATE accounts, domains, users CASCADE")
+    for table in (*tables.ARCHIVED, *tables.LEFT_OUT):
+        await pool.run(f"ALTER TABLE {table} DISABLE TRIGGER USER; TRUNCATE {table} CASCADE")
+    yield pool
+    await pool.stop()
+
+
+async def exported(pool: Pool, database: str) -> bytes:
+    fill(database)
+    await pool.run("UPDATE erased_suppressions SET key = 1")
+    await pool.run("UPDATE broadcasts SET next_at = NULL")
+    await pool.run("UPDATE audit_heads SET anchored = 0")
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        copying = Copying(pool, ACCOUNT, KEYS, TRANSFER)
+        await copying.begin(datetime.now(UTC) + timedelta(days=30))  # before all of the rows' dates
+        rows = await archives.write(copying, archive)
+        keys = {number: fingerprint(number, key) for number, key in KEYS.keys.by_number.items()}
+        Manifest(FORMAT, uuid4(), ACCOUNT, "Acme", datetime.now(UTC), "0", keys, rows).write(archive)
+    return file.getvalue()
+
+
+async def imported(pool: Any, content: bytes, encryption: Encryption = OTHER, transfer: Encryption = TRANSFER, days: int = 30) -> Inserting:
+    from twisted.internet import reactor
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        manifest = Manifest.read(archive)
+        inserting = Inserting(
+            pool, reactor, manifest.account_id, manifest.id, encryption, transfer, manifest.hash_keys, ["text"], days
+        )  # fmt: skip
+        await archives.read(archive, manifest, inserting)
+    return inserting
+
+
+def test_every_table_is_archived_or_left_out() -> None:
+    cell = {name for name, table in inventory.tables().items() if table.where == "cell"}
+    assert sorted([*tables.ARCHIVED, *tables.LEFT_OUT, "erasures"]) == sorted(cell)
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_row_arrives_as_it_was(pool: Pool, database: str, elsewhere: Pool) -> None:
+    inserting = await imported(elsewhere, await exported(pool, database))
+    for table in tables.ARCHIVED:
+        before, after = [await each.rows(ROWS.format(table=table)) for each in (pool, elsewhere)]
+        assert before or table in ("audit",), table
+        if table in ("audit_details", "audit"):
+            after = [row for row in after if row in before]  # the import itself is a line
+        changed = {"sealed_key", "secret"} if table in ("dkim_keys", "webhooks", "audience_keys") else set()
+        changed |= {"pool"} if table == "domains" else {"created_by"} if table == "api_keys" else set()
+        changed |= {"seq", "hash"} if table == "audit_heads" else {"claim", "claimed_until"} if table == "contact_imports" else set()
+        if table == "erased_suppressions":
+            assert after == [] and inserting.left_out == {table: 1}  # the other installation cannot compute these hashes
+            continue
+        assert [without(row, changed) for row in before] == [without(row, changed) for row in after], table
+    [(sealed,)] = await elsewhere.rows("SELECT sealed_key FROM dkim_keys")
+    assert OTHER.decrypt(bytes(sealed), USER) == SECRET
+    [(suspended, archive, number)] = await elsewhere.rows("SELECT suspended_at, archive, number FROM accounts")
+    assert archive is None and suspended == (await pool.rows("SELECT suspended_at FROM accounts"))[0][0] and number is not None
+    assert await elsewhere.rows("SELECT u.email, m.role FROM members m JOIN users u ON u.id = m.user_id") == await pool.rows(
+        "SELECT u.email, m.role FROM members m JOIN users u ON u.id = m.user_id"
+    )
+
+
+def without(row: Any, names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in row[0].items() if name not in names}
+
+
+@pytest_twisted.ensureDeferred
+async def test_hashes_of_erased_addresses_arrive_where_the_keys_are_the_same(pool: Pool, database: str, elsewhere: Pool) -> None:
+    inserting = await imported(elsewhere, await exported(pool, database), encryption=KEYS)
+    assert inserting.left_out == {} and len(await elsewhere.rows("SELECT 1 FROM erased_suppressions")) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_older_than_the_retention_there_is_left_out_and_counted(pool: Pool, database: str, elsewhere: Pool) -> None:
+    content = await exported(pool, database)
+    await pool.run("UPDATE accounts SET name = 'x'")
+    old = rewritten(content, "emails", lambda row: row | {"email_id": "00000000-0000-7000-8000-000000000000"})
+    inserting = await imported(elsewhere, old)
+    assert inserting.left_out["emails"] == 1 and await elsewhere.rows("SELECT 1 FROM emails") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_is_interrupted_after_each_transaction(pool: Pool, database: str, elsewhere: Pool) -> None:
+    content, kills = await exported(pool, database), 0
+
+    class Killed(Exception):
+        pass
+
+    class Mortal:
+        """A pool whose process dies at its n-th transaction: before it, or right after its commit."""
+
+        def __init__(self, lives: int, committed: bool) -> None:
+            self.lives, self.committed = lives, committed
+
+        async def rows(self, *given: Any) -> Any:
+            return await elsewhere.rows(*given)
+
+        async def run(self, *given: Any) -> Any:
+            return await self._live(lambda: elsewhere.run(*given))
+
+        async def transact(self, work: Any) -> Any:
+            return await self._live(lambda: elsewhere.transact(work))
+
+        async def _live(self, work: Any) -> Any:
+            self.lives -= 1
+            if self.lives < 0 and not self.committed:
+                raise Killed
+            result = await work()
+            if self.lives < 0:
+                raise Killed
+            return result
+
+    while True:
+        try:
+            await imported(Mortal(kills // 2, committed=kills % 2 == 1), content)
+            break
+        except Killed:
+            kills += 1
+            found = await elsewhere.rows("SELECT suspended_at IS NOT NULL, archive IS NOT NULL FROM accounts")
+            if found and not found[0][1]:
+                break  # after the last transaction
+            assert found in ([], [(True, True)])  # nobody uses half an account
+    assert kills >= 50
+    for table in tables.ARCHIVED:
+        if table not in ("erased_suppressions", "audit", "audit_details"):
+            assert await pool.rows(f"SELECT count(*) FROM {table}") == await elsewhere.rows(f"SELECT count(*) FROM {table}"), table
+    assert len(await elsewhere.rows("SELECT 1 FROM audit WHERE action = 'account imported'")) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_imported_is_refused_with_a_reason(pool: Pool, database: str, elsewhere: Pool) -> None:
+    content = await exported(pool, database)
+    for changed, says in (
+        (rewritten(content, "emails", lambda row: row | {"new": 1}), "emails has no column new here: the archive is from a newer release"),
+        (rewritten(content, "accounts", lambda row: row | {"id": str(UUID(int=5))}), "another account than its manifest says"),
+        (rewritten(content, MANIFEST, lambda row: row | {"format": 9}), "has format 9; this release reads format 1"),
+        (rewritten(content, MANIFEST, lambda row: {}), "no valid manifest.json"),
+        (rewritten(content, "topics", lambda row: [1]), "Line 1 of tables/topics.jsonl is not an object"),
+    ):
+        with pytest.raises(Unsuitable, match=says):
+            await imported(elsewhere, changed)
+    with pytest.raises(EncryptionError):
+        await imported(elsewhere, content, transfer=OTHER)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_or_domain_that_exists_is_not_touched(pool: Pool, database: str, elsewhere: Pool) -> None:
+    content = await exported(pool, database)
+    await imported(elsewhere, content)
+    with pytest.raises(Unsuitable, match=f"The account {ACCOUNT} exists here"):
+        await imported(elsewhere, content)
+    other = rewritten(content, MANIFEST, lambda row: row | {"account_id": str(UUID(int=9))})
+    other = rewritten(other, "accounts", lambda row: row | {"id": str(UUID(int=9))})
+    with pytest.raises(Unsuitable, match="Another account here has the domain"):
+        await imported(elsewhere, other)
+    assert len(await elsewhere.rows("SELECT 1 FROM accounts")) == 1
+
+
+def rewritten(content: bytes, name: str, change: Any) -> bytes:
+    """The archive with each row of a table, or its manifest, changed."""
+    file, target = io.BytesIO(), name if name == MANIFEST else f"tables/{name}.jsonl"
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w") as new:
+        for member in old.namelist():
+            data = old.read(member)
+            if member == MANIFEST == target:
+                data = orjson.dumps(change(orjson.loads(data)))
+            elif member == target:
+                data = b"".join(orjson.dumps(change(orjson.loads(line))) + b"\n" for line in data.splitlines())
+            new.writestr(member, data)
+    return file.getvalue()

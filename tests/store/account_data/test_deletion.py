@@ -1,0 +1,134 @@
+"""Closing an account: a period of grace, then everything is deleted, however often that is interrupted, and again after a restore."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest_twisted
+
+from mailsvc.clock import utc
+from mailsvc.runtime.privacy import ErasureService
+from mailsvc.store.account_data import tables
+from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.people.audit import by_operator
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy import inventory
+from mailsvc.store.privacy.erasures import the_account
+from mailsvc.store.privacy.journal import Journal, Recorded, apply
+from tests.store.fixtures import ACCOUNT, OTHER, StoreRig, email
+from tests.store.privacy.filling import KEYS, fill, leaks
+from tests.store.privacy.test_eraser import eraser
+from tests.store.privacy.test_killed import Killed, Mortal
+
+CELL = [name for name in (*tables.ARCHIVED, *tables.LEFT_OUT) if name not in tables.KEPT]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_is_suspended_at_once_and_can_be_kept_until_the_end(pool: Pool, database: str) -> None:
+    from twisted.internet import reactor
+
+    fill(database)
+    await pool.run("UPDATE accounts SET suspended_at = NULL")
+    notified: list[str] = []
+    closing = Closing(pool, reactor, notified.append)
+    at = utc(reactor) + timedelta(days=30)
+    assert await closing.close(ACCOUNT, at, [by_operator(ACCOUNT, "account closed")])
+    assert not await closing.close(ACCOUNT, at, []) and await closing.closes_at(ACCOUNT) == at
+    assert (await pool.rows("SELECT suspended_at IS NOT NULL FROM accounts"), await closing.due()) == ([(True,)], [])
+    assert await closing.reopen(ACCOUNT, [by_operator(ACCOUNT, "account reopened")]) and not await closing.reopen(ACCOUNT, [])
+    assert await pool.rows("SELECT suspended_at, closes_at FROM accounts") == [(None, None)]
+    assert len(notified) == 2
+    await closing.close(ACCOUNT, utc(reactor) - timedelta(seconds=1), [])
+    assert await closing.due() == [ACCOUNT] and not await closing.reopen(ACCOUNT, [])  # too late
+
+
+@pytest_twisted.ensureDeferred
+async def test_closing_and_reopening_does_not_lift_a_suspension(pool: Pool, database: str) -> None:
+    from twisted.internet import reactor
+
+    fill(database)
+    await pool.run("UPDATE accounts SET suspended_at = '2026-01-01Z'")
+    before = await pool.rows("SELECT suspended_at FROM accounts")
+    closing = Closing(pool, reactor)
+    assert await closing.close(ACCOUNT, utc(reactor) + timedelta(days=30), []) and await closing.reopen(ACCOUNT, [])
+    assert await pool.rows("SELECT suspended_at FROM accounts") == before
+
+
+@pytest_twisted.ensureDeferred
+async def test_everything_is_deleted_after_any_number_of_kills_and_others_keep_what_they_have(store: StoreRig, database: str) -> None:
+    from twisted.internet import reactor
+
+    fill(database)
+    await store.pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'other', now())", (OTHER,))
+    await store.accept(email("a@else.example", account=OTHER))
+    for n in range(3):
+        await store.accept(email(f"a{n}@else.example"))
+    await Closing(store.pool, reactor).close(ACCOUNT, utc(reactor), [by_operator(ACCOUNT, "account closed", "a name")])
+    begun = await eraser(store.pool).erasures.begin(ACCOUNT, eraser(store.pool).erasures.new_id(), the_account(ACCOUNT), False, "command")
+    kills, done = 0, None
+    while done is None:
+        mortal: Any = Mortal(store.pool, 3 if kills % 2 else 2, committed=kills % 2 == 0)
+        try:
+            done = await eraser(mortal).run(begun, the_account(ACCOUNT))
+        except Killed:
+            kills += 1
+    assert kills >= 50 and done.finished_at is not None and done.account_id == ACCOUNT
+    for table in CELL:
+        if table not in ("dkim_keys", "domain_history"):
+            assert await store.pool.rows(f"SELECT 1 FROM {table} WHERE account_id = %s", (ACCOUNT,)) == [], table
+    for table in ("dkim_keys", "domain_history", "users", "members", "sessions"):
+        assert await store.pool.rows(f"SELECT 1 FROM {table}") == [], table
+    assert await store.pool.rows("SELECT id FROM accounts") == [(OTHER,)]
+    assert len(await store.pool.rows("SELECT 1 FROM emails")) == 1
+    assert await store.pool.rows("SELECT 1 FROM audit_details WHERE account_id = %s AND subject IS NOT NULL", (ACCOUNT,)) == []
+    assert len(await store.pool.rows("SELECT 1 FROM audit WHERE account_id = %s", (ACCOUNT,))) == 1
+    assert (done.counts["erased"]["emails"], done.counts["erased"]["dkim_keys"], done.counts["erased"]["accounts"]) == (4, 1, 1)
+    others = {name for name, table in inventory.tables().items() if table.where == "installation"} - {
+        "accounts",
+        "users",
+        "sessions",
+        "links",
+    }
+    assert {table for table, _ in leaks(database)} <= others - {"passkeys", "identities", "address_changes"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a_restore(pool: Pool, database: str, tmp_path: Path) -> None:
+    from twisted.internet import reactor
+
+    fill(database)
+    journal = Journal(tmp_path / "erasures", KEYS, 35)
+    recorded = Recorded(eraser(pool), journal)
+    service = ErasureService(reactor, recorded)
+    await service.continue_all()
+    assert len(await pool.rows("SELECT 1 FROM accounts")) == 1
+    await Closing(pool, reactor).close(ACCOUNT, utc(reactor), [])
+    await service.continue_all()
+    assert await pool.rows("SELECT 1 FROM accounts") == []
+    [entry] = journal.entries()
+    assert entry.email == the_account(ACCOUNT)
+    await pool.run("TRUNCATE erasures")
+    fill_again(database)
+    assert await apply(eraser(pool), journal, restored=True) == 1
+    assert await pool.rows("SELECT 1 FROM accounts") == [] and await pool.rows("SELECT 1 FROM contacts") == []
+    fill_again(database)  # imported from an archive, for example: it was deleted before, not now
+    assert await apply(eraser(pool), journal, restored=False) == 0
+    assert len(await pool.rows("SELECT 1 FROM accounts")) == 1
+
+
+def fill_again(database: str) -> None:
+    """Yesterday's backup."""
+    import psycopg2
+
+    connection = psycopg2.connect(database)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT string_agg(relname, ', ') FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition"
+            " AND relnamespace = 'public'::regnamespace AND relname NOT LIKE '%yoyo%' AND relname NOT IN ('house', 'erasures')"
+        )
+        [(names,)] = cursor.fetchall()
+        cursor.execute(f"ALTER TABLE audit DISABLE TRIGGER USER; TRUNCATE {names} CASCADE")
+    connection.close()
+    fill(database)

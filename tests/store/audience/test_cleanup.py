@@ -1,0 +1,59 @@
+"""What refers to deleted segments, topics and properties goes, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest_twisted
+
+from mailsvc.store.audience import cleanup
+from mailsvc.store.audience.cleanup import Cleanup
+from mailsvc.store.audience.values import Choice
+from tests.store.audience.rig import NOW, PAGE, WORDING, Audience
+
+
+@pytest_twisted.ensureDeferred
+async def test_references_go_and_others_stay(audience: Audience, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cleanup, "BATCH", 2)
+    account = audience.account
+    gone, kept = await audience.segments.add(account, "gone"), await audience.segments.add(account, "kept")
+    asking = await audience.segments.add(account, "asking", WORDING)
+    topic, other = await audience.topics.add(account, "gone", True), await audience.topics.add(account, "kept", True)
+    plan, seats = [await audience.properties.add(account, key, "string", None) for key in ("plan", "seats")]
+    for n in range(5):
+        await audience.add(
+            f"{n}@example.net", segments=[gone.id, kept.id, asking.id], topics=[Choice(topic.id, False), Choice(other.id, False)],
+            properties={"plan": "free", "seats": "1"},
+        )  # fmt: skip
+    await audience.preferences.unsubscribe(account, await audience.hash("0@example.net"), topic.id, PAGE)
+    await audience.preferences.unsubscribe(account, await audience.hash("0@example.net"), other.id, PAGE)
+    await audience.segments.remove(account, gone.id)
+    await audience.segments.remove(account, asking.id)
+    await audience.topics.remove(account, topic.id)
+    await audience.properties.remove(account, plan.id)
+    await Cleanup(audience.pool).run(NOW)
+    for table, ids in (("segments", {kept.id}), ("topics", {other.id}), ("contact_properties", {seats.id})):
+        assert {id_ for (id_,) in await audience.pool.rows(f"SELECT id FROM {table}")} == ids
+    assert await audience.pool.rows("SELECT segment_id, count(*) FROM contact_segments GROUP BY 1") == [(kept.id, 5)]
+    assert await audience.pool.rows("SELECT topic_id, count(*) FROM contact_topics GROUP BY 1") == [(other.id, 5)]
+    assert await audience.pool.rows("SELECT topic_id FROM unsubscribes") == [(other.id,)]
+    assert await audience.pool.rows("SELECT FROM confirmations") == []
+    assert await audience.pool.rows("SELECT DISTINCT properties FROM contacts") == [({str(seats.number): "1"},)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_old_imports_go_with_their_errors(audience: Audience) -> None:
+    for id_, days in ((1, 31), (2, 29)):
+        at = NOW - timedelta(days=days)
+        await audience.pool.run(
+            "INSERT INTO contact_imports (account_id, id, status, settings, bytes, created_at, completed_at)"
+            " VALUES (%s, lpad(%s, 32, '0')::uuid, 'completed', '{}', 1, %s, %s)",
+            (audience.account, str(id_), at, at),
+        )
+        await audience.pool.run(
+            "INSERT INTO contact_import_errors VALUES (%s, lpad(%s, 32, '0')::uuid, 1, 'x', 'y')", (audience.account, str(id_))
+        )
+    await Cleanup(audience.pool).run(NOW - timedelta(days=30))
+    for table, column in (("contact_imports", "id"), ("contact_import_errors", "import_id")):
+        assert [id_.int for (id_,) in await audience.pool.rows(f"SELECT {column} FROM {table}")] == [2]

@@ -1,0 +1,141 @@
+"""An erased address is nowhere any more, in whatever column it was."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+
+from mailsvc.outcome import Delivered
+from mailsvc.store.events import events
+from mailsvc.store.events.event_data import Click
+from mailsvc.store.events.events import NewEvent
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy.eraser import Eraser
+from mailsvc.store.privacy.erasures import Erasure
+from tests.store.fixtures import DAY, NOW, StoreRig, email
+from tests.store.fixtures import OTHER as ELSEWHERE
+from tests.store.privacy.filling import ACCOUNT, CANARY, KEYS, MESSAGE, OTHER, fill, leaks
+
+
+async def at_once(call: Any, *given: Any) -> Any:
+    return call(*given)
+
+
+def eraser(pool: Pool) -> Eraser:
+    from twisted.internet import reactor
+
+    return Eraser(pool, reactor, KEYS, at_once, patience=0.0)
+
+
+def query(database: str, sql: str) -> list[tuple[Any, ...]]:
+    connection = psycopg2.connect(database)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("account", [None, ACCOUNT])
+@pytest_twisted.ensureDeferred
+async def test_every_column_is_erased(pool: Pool, database: str, account: Any) -> None:
+    fill(database)
+    assert leaks(database)
+    erase = eraser(pool)
+    begun = await erase.erasures.begin(account, erase.erasures.new_id(), CANARY, False, "command")
+    done = await erase.run(begun, CANARY)
+    assert leaks(database) == []
+    assert done.finished_at is not None, done
+    assert query(database, "SELECT count(*) FROM queue") == [(0,)] and query(database, "SELECT count(*) FROM users") == [(0,)]
+    assert query(database, "SELECT key, origin FROM erased_suppressions WHERE origin = 'manual' AND length(hash) = 32") == [(1, "manual")]
+    assert query(database, "SELECT recipients FROM emails") == [(["erased@erased.invalid", OTHER],)]
+    assert query(database, "SELECT data FROM events WHERE type = 'contact.created'")[0][0]["first_name"] is None
+    assert done.counts["erased"]["emails.recipients"] == 1 and done.counts["erased"]["messages.bytes"] == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_queued_mail_is_stopped(store: StoreRig, database: str) -> None:
+    alone, shared, later = email(CANARY), email(CANARY, OTHER, message=MESSAGE), email(CANARY, scheduled_at=NOW + DAY)
+    await store.accept(alone, shared, later)
+    done = await run(store.pool)
+    assert await store.statuses(alone) == ["failed"] and await store.statuses(later) == ["failed"]
+    assert await store.statuses(shared) == ["failed", "queued"]
+    assert done.finished_at is None and done.counts["waiting"] == {"messages.bytes": 1}  # the other recipient needs it
+    assert {table for table, _ in leaks(database)} == {f"messages_{NOW:%Y%m%d}"}
+    await store.claim(OTHER.partition("@")[2])
+    await store.settle(shared, None, Delivered("250 OK"))
+    again = await eraser(store.pool).run(done, CANARY)
+    assert again.finished_at is not None and leaks(database) == []
+    assert again.counts["erased"]["queue.address"] == 3 and not again.counts.get("waiting")
+
+
+@pytest_twisted.ensureDeferred
+async def test_mail_that_is_being_sent_is_finished_first(store: StoreRig, database: str) -> None:
+    mail = email(CANARY)
+    await store.accept(mail)
+    await store.claim(CANARY.partition("@")[2])
+    done = await run(store.pool)
+    assert done.finished_at is None and done.counts["waiting"]["queue.address"] == 1
+    await store.settle(mail, Delivered(f"250 {CANARY} accepted"))
+    assert (await eraser(store.pool).run(done, CANARY)).finished_at is not None
+    assert leaks(database) == [] and await store.statuses(mail) == ["delivered"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_visits_of_the_recipient_are_erased_and_those_of_others_stay(store: StoreRig) -> None:
+    mail = email(CANARY, OTHER)
+    await store.accept(mail)
+    await store.pool.run("DELETE FROM queue")
+    visits = [
+        NewEvent(mail.account_id, mail.email_id, mail.domain_id, n, "email.clicked", NOW, Click("https://a", f"192.0.2.{n}", "x").stored())
+        for n in range(2)
+    ]
+    await store.pool.transact(lambda tx: events.write(tx, visits))
+    await run(store.pool)
+    found = await store.pool.rows("SELECT data ->> 'address' FROM events WHERE type = 'email.clicked' ORDER BY recipient")
+    assert found == [("",), ("192.0.2.1",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_other_accounts_and_other_people_are_left_alone(store: StoreRig) -> None:
+    others = email("x" + CANARY, subject=f"x{CANARY}"), email(CANARY, account=ELSEWHERE, subject=CANARY, message=MESSAGE)
+    await store.accept(*others)
+    done = await run(store.pool)
+    assert done.counts == {} or not any(done.counts.values())
+    assert [await store.statuses(mail) for mail in others] == [["queued"], ["queued"]]
+    assert await store.pool.rows("SELECT subject FROM emails ORDER BY email_id") == [(mail.subject,) for mail in others]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_that_spans_two_chunks_of_a_file_is_overwritten(pool: Pool) -> None:
+    add = "INSERT INTO contact_import_chunks (account_id, import_id, number, data) VALUES (%s, %s, %s, %s)"
+    text = f"email\n{OTHER}\n{CANARY}\n".encode()
+    cut = len(text) - 10
+    await pool.run(add, (ACCOUNT, ACCOUNT, 0, text[:cut]))
+    await pool.run(add, (ACCOUNT, ACCOUNT, 1, text[cut:]))
+    await run(pool)
+    rows = await pool.rows("SELECT data FROM contact_import_chunks ORDER BY number")
+    assert b"".join(data for (data,) in rows) == f"email\n{OTHER}\n{'x' * len(CANARY)}\n".encode()
+    assert [len(data) for (data,) in rows] == [cut, 10]
+
+
+async def run(pool: Pool) -> Erasure:
+    one = eraser(pool)
+    return await one.run(await one.erasures.begin(ACCOUNT, one.erasures.new_id(), CANARY, False, "command"), CANARY)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_to_somebody_else_that_mentions_the_address_is_deleted(store: StoreRig) -> None:
+    text = base64.encodebytes(f"Ask {CANARY}.".encode()).replace(b"\n", b"\r\n")
+    head = b"Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    mention, other = email(OTHER, message=head + text), email(OTHER)
+    await store.accept(mention, other)
+    await store.pool.run("DELETE FROM queue")
+    done = await run(store.pool)
+    assert done.counts["erased"] == {"messages.bytes": 1}
+    assert await store.pool.rows("SELECT email_id FROM messages") == [(other.email_id,)]

@@ -1,0 +1,86 @@
+"""The erasure journal: an erasure is applied again to a database that does not have it."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import pytest_twisted
+
+from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy.journal import Entry, Journal, JournalError, Recorded, apply
+from tests.store.fixtures import NOW
+from tests.store.privacy.filling import ACCOUNT, CANARY, KEYS, fill, leaks, traces
+from tests.store.privacy.test_eraser import eraser
+
+
+def entry(number: int, day: date) -> Entry:
+    return Entry(UUID(int=number), day, None, f"{number}@example.net", suppress=number == 2)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "erasures", KEYS, 10)
+
+
+def test_entries_are_read_back_and_do_not_show_the_address(journal: Journal) -> None:
+    assert journal.entries() == [] and journal.expire(NOW) == 0
+    given = [entry(1, date(2026, 1, 1)), entry(2, date(2026, 1, 2)), Entry(UUID(int=3), date(2026, 1, 3), ACCOUNT, CANARY)]
+    for each in given:
+        journal.add(each)
+    assert journal.entries() == given
+    assert not [trace for trace in traces() if trace in journal.file.read_bytes()]
+    assert journal.file.stat().st_mode & 0o777 == 0o600
+
+
+def test_entries_expire_with_the_oldest_backup(journal: Journal) -> None:
+    for number in (1, 2, 3):
+        journal.add(entry(number, date(2026, 1, number)))
+    assert journal.expire(datetime(2026, 1, 12, 12)) == 1
+    assert [each.id.int for each in journal.entries()] == [2, 3]
+
+
+def test_what_a_crash_cut_off_was_never_begun(journal: Journal) -> None:
+    journal.add(entry(1, date(2026, 1, 1)))
+    with journal.file.open("ab") as file:
+        file.write(b"00000000-0000-0000-0000-00000000")
+    assert [each.id.int for each in journal.entries()] == [1]
+
+
+def test_an_unreadable_entry_is_an_error(journal: Journal) -> None:
+    journal.add(entry(1, date(2026, 1, 1)))
+    with pytest.raises(JournalError, match=r"Line 1 of the erasure journal .* cannot be read"):
+        Journal(journal.file, Encryption.read("2 " + "A" * 43 + "=", "the test"), 10).entries()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_restored_database_is_erased_again(pool: Pool, database: str, journal: Journal) -> None:
+    recorded = Recorded(eraser(pool), journal)
+    begun = await recorded.begin(None, CANARY, False, "command")
+    assert await recorded.begin(None, CANARY, False, "command") == begun  # it is continued
+    assert [each.email for each in journal.entries()] == [CANARY]
+    await recorded.eraser.run(begun, CANARY)
+    assert await apply(recorded.eraser, journal, restored=False) == 0
+    await pool.run("DELETE FROM erasures")  # yesterday's backup has no record of it, but the data
+    fill(database)
+    assert leaks(database)
+    assert await apply(recorded.eraser, journal, restored=True) == 1
+    assert leaks(database) == []
+    [(id_, origin, finished)] = await pool.rows("SELECT id, origin, finished_at IS NOT NULL FROM erasures")
+    assert (id_, origin, finished) == (begun.id, "journal", True)
+    assert await apply(recorded.eraser, journal, restored=True) == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_was_killed_after_the_restore_is_finished_before_anything_else(pool: Pool, database: str, journal: Journal) -> None:
+    fill(database)
+    erase = eraser(pool)
+    journal.add(Entry(UUID(int=7), date(2026, 1, 1), None, CANARY))
+    erase.stopped = True
+    assert await apply(erase, journal, restored=True) == 1 and leaks(database)
+    erase.stopped = False
+    assert await apply(erase, journal, restored=False) == 1
+    assert leaks(database) == []
