@@ -26,13 +26,21 @@ from tests.http.contract import Contract
 PROJECT = Path(__file__).parents[2]
 
 
+_ports_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on just now, from below those that the system gives to outgoing connections."""
+    """A loopback port that nobody listens on just now, from below those that the system gives to outgoing connections.
+
+    No port is given twice: whoever got it may not listen on it yet.
+    """
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             port = random.randrange(10_000, 32_000)
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _ports_given:
+                _ports_given.add(port)
+                return port
 
 
 def toml(settings: Mapping[str, Mapping[str, object]]) -> str:
@@ -48,6 +56,13 @@ def _value(value: object) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
     return json.dumps(value)
+
+
+def _found(enough: Callable[[Any], bool], answer: Any) -> bool:
+    try:
+        return enough(answer)
+    except LookupError:
+        return False
 
 
 def eventually(look: Callable[[], list[tuple[Any, ...]]], seconds: float = 30) -> list[tuple[Any, ...]]:
@@ -250,9 +265,12 @@ class Daemon:
             return Answer(error.code, dict(error.headers), json.load(error))
 
     def until(self, path: str, key: str, enough: Callable[[Any], bool], seconds: float = 30) -> Any:
-        """What GET answers once it is `enough`; an AssertionError with the last answer when it is not by then."""
+        """What GET answers once it is `enough`; an AssertionError with the last answer when it is not by then.
+
+        Something that `enough` looks for and does not find in the answer may still come.
+        """
         deadline = time.monotonic() + seconds
-        while not enough(answer := self.call("GET", path, key=key).body):
+        while not _found(enough, answer := self.call("GET", path, key=key).body):
             assert time.monotonic() < deadline, f"not in {seconds} s: {answer}"
             time.sleep(0.05)  # another process: it has to be polled
         return answer
