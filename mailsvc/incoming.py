@@ -58,6 +58,11 @@ class Incoming:
     client: str | None = attrs.field(default=None, eq=False)  # the IP address that it came from, for the content filter
 
 
+def attachments_of(email: Incoming) -> tuple[compose.Attachment, ...]:
+    """Those of an email to compose; a message that is already composed has its own inside."""
+    return email.content.attachments if isinstance(email.content, Content) else ()
+
+
 def sender_of(email: Incoming) -> str:
     """The envelope sender as the customer gave it."""
     return email.content.envelope.sender if isinstance(email.content, AsReceived) else email.sender.address

@@ -190,7 +190,6 @@ class Intake:
         refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
         if refusals and (not permissive or len(refusals) == len(emails)):
             return Rejected(refusals)
-        emails = _with_bulk(emails)
         composed: dict[int, _Composed] = {}
         texts: dict[str, str] = {}
         for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
@@ -203,6 +202,8 @@ class Intake:
                 refusals[i] = result
             else:
                 composed[i] = result
+        for i in _bulk(emails) & composed.keys():
+            composed[i] = attrs.evolve(composed[i], email=attrs.evolve(composed[i].email, bulk=True))
         if self.content_filter is not None and (permissive or not refusals):
             known = await self._recall(caller, key)
             if known is not None:
@@ -388,12 +389,12 @@ class _QueueOnly:
     leased: bool = False
 
 
-def _with_bulk(emails: Sequence[Incoming]) -> list[Incoming]:
-    """Marks bulk mail: its header declares it, or many recipients of the batch get the same subject, text and HTML."""
+def _bulk(emails: Sequence[Incoming]) -> set[int]:
+    """Which are bulk mail: the header declares it, or many recipients of the batch get the same subject, text and HTML."""
     contents = [(_shown(email), len(recipients_of(email))) for email in emails]
     many = bulk.shared(contents)
-    marked = [bulk.is_declared(email.headers) or (many and content in many) for email, (content, _) in zip(emails, contents, strict=True)]
-    return [attrs.evolve(email, bulk=True) if mark else email for email, mark in zip(emails, marked, strict=True)]
+    found = {i for i, email in enumerate(emails) if bulk.is_declared(email.headers)}
+    return found | {i for i, (content, _) in enumerate(contents) if content in many} if many else found
 
 
 def _shown(email: Incoming) -> Hashable:

@@ -249,10 +249,9 @@ class Attempts:
             self._loader.unload(copy)
 
     def _transmit(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
-        recipients = transaction.recipients
-        envelope = envelope_of(loaded.envelope, origin.return_path, recipients, len(loaded), eight_bit=loaded.eight_bit)
-        connection.sent += 1
         manner = self._chunking.manner(transaction.destination, connection.host, connection.proven)
+        envelope = envelope_of(loaded.envelope, origin.return_path, transaction.recipients, len(loaded), eight_bit=loaded.eight_bit)
+        connection.sent += 1
         return connection.client.deliver(envelope, loaded, lambda: self._process.holds(transaction.lease), manner)
 
     # Settling

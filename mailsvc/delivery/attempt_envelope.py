@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.queue.claims import Leased
 
 
-def envelope_of(stored: StoredEnvelope, return_path: str, recipients: Sequence[Leased], size: int, *, eight_bit: bool) -> Envelope:
+def envelope_of(
+    stored: StoredEnvelope, return_path: Callable[[], str], recipients: Sequence[Leased], size: int, *, eight_bit: bool
+) -> Envelope:
     """A report has the null sender, so that nothing is returned for it."""
     numbers = [leased.recipient for leased in recipients] if stored.notify or stored.orcpt else []
     return Envelope(
-        "" if stored.report else return_path,
+        "" if stored.report else return_path(),
         tuple([leased.address for leased in recipients]),
         size,
         eight_bit,

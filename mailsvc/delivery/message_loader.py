@@ -6,7 +6,7 @@ The first attempt makes the signature. All later attempts use it, so that they s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 from uuid import UUID
@@ -48,9 +48,9 @@ class Consent(Protocol):
 
 @attrs.frozen
 class Origin:
-    """What the sending domain sets for an attempt. `return_path` is the envelope sender."""
+    """What the sending domain sets for an attempt. `return_path` makes the envelope sender, which is signed."""
 
-    return_path: str
+    return_path: Callable[[], str]
     tls_required: bool = False
 
 

@@ -48,8 +48,8 @@ class SendingDomains:
     async def origin(self, transaction: Transaction) -> Origin:
         domain = await self._domain(transaction)
         number = await self._number(transaction.account_id)
-        path = return_path.make(f"{domain.return_path}.{domain.name}", number, transaction.email_id, self.secrets()[0])
-        return Origin(path, domain.tls == "enforced")
+        host = f"{domain.return_path}.{domain.name}"
+        return Origin(lambda: return_path.make(host, number, transaction.email_id, self.secrets()[0]), domain.tls == "enforced")
 
     async def sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
         """The DKIM-Signature fields that precede the message, one for each of the domain's keys.

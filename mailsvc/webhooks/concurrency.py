@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from math import ceil
 from uuid import UUID
 
@@ -32,6 +33,10 @@ class Concurrency:
     def limit(self, webhook_id: UUID) -> int:
         found = self._endpoints.get(webhook_id)
         return self.minimum if found is None else int(found.connections)
+
+    def full(self, open_now: Mapping[UUID, int]) -> list[UUID]:
+        """The endpoints that have all the connections they may get; `open_now`: the connections of each."""
+        return [webhook_id for webhook_id, count in open_now.items() if count >= self.limit(webhook_id)]
 
     def depth(self, webhook_id: UUID, turn: float, most: int) -> int:
         """The number of messages that a connection is likely to send in `turn` seconds, at most `most`."""

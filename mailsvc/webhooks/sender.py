@@ -69,6 +69,16 @@ class _Place:
     well: bool = False
 
 
+@attrs.frozen
+class _Message:
+    """A request to send. `body`: None if the event is no longer stored. `started`: Unix time in seconds."""
+
+    due: Due
+    started: float
+    body: bytes | None = attrs.field(repr=False)
+    headers: Mapping[str, str] = attrs.field(repr=False)
+
+
 class WebhookSender(Service):
     """The service that sends webhooks."""
 
@@ -138,10 +148,12 @@ class WebhookSender(Service):
 
         `open_now`: connections of the endpoint when the turn begins.
         """
-        ends, connection = self._clock.seconds() + TURN, self._fetcher.connection()
+        ends, connection = self._clock.seconds() + TURN, None
         try:
             while waiting:
-                well = await self._attempt(waiting.popleft(), connection, open_now)
+                message = _message(waiting.popleft(), unix(self._clock))
+                connection = connection or self._fetcher.connection()
+                well = await self._attempt(message, connection, open_now)
                 if not well or self._clock.seconds() >= ends or not self.running:
                     rest = [*waiting]
                     waiting.clear()
@@ -149,7 +161,8 @@ class WebhookSender(Service):
         except StoreError as error:
             self.log.info("unsent webhooks could not be released, they are retried when their claim expires: {reason}", reason=str(error))
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
 
     def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
         self._under_way.discard(serving)
@@ -157,20 +170,18 @@ class WebhookSender(Service):
         self._loop.wake()
 
     def _full(self) -> list[UUID]:
-        counts = Counter(place.webhook_id for place in self._taken)
-        slow = {place.webhook_id for place in self._taken if place.failing}
-        return [webhook_id for webhook_id, count in counts.items() if count >= self._concurrency.limit(webhook_id) or webhook_id in slow]
+        failing = {place.webhook_id for place in self._taken if place.failing}  # one connection is all that they get
+        return [*failing.union(self._concurrency.full(Counter(place.webhook_id for place in self._taken)))]
 
-    async def _attempt(self, due: Due, connection: HttpConnection, open_now: int) -> bool:
+    async def _attempt(self, message: _Message, connection: HttpConnection, open_now: int) -> bool:
         """Send one message; whether the next may follow. A success is recorded concurrently, anything else before continuing.
 
         If it cannot be recorded, the claim expires and the message is sent again.
         """
-        started = unix(self._clock)
-        status, response, retry_after = await self._post(due, started, connection)
+        due, started, kept = message.due, message.started, message.body is not None
+        status, response, retry_after = await self._post(message, connection)
         ended = unix(self._clock)
         now = _time(ended)
-        kept = due.fact is not None or due.payload is not None
         verdict = judge(status, retry_after, due.tries, now, self._limits.schedule) if kept else Verdict("failed")
         self.outcomes[verdict.outcome] += 1
         if kept:
@@ -209,17 +220,13 @@ class WebhookSender(Service):
         except Exception:
             self.log.failure("recording a webhook attempt failed")
 
-    async def _post(self, due: Due, started: float, connection: HttpConnection) -> tuple[int, str, str | None]:
+    async def _post(self, message: _Message, connection: HttpConnection) -> tuple[int, str, str | None]:
         """The status, the response, and Retry-After."""
-        document = due.payload if due.fact is None else payload.render(due.fact)
-        if document is None:
+        url, body = message.due.url, message.body
+        if body is None:
             return 0, "The event is no longer stored, so it cannot be sent.", None
-        body = orjson.dumps(document)
-        secrets = [due.secret] if due.former is None else [due.secret, due.former]
-        signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
-        headers = {"content-type": "application/json", "user-agent": AGENT, **signed}
         try:
-            reply = await connection.fetch("POST", due.url, seconds=self._limits.timeout, keep=RESPONSE, headers=headers, body=body)
+            reply = await connection.fetch("POST", url, seconds=self._limits.timeout, keep=RESPONSE, headers=message.headers, body=body)
         except FetchError as error:
             return 0, str(error), None
         except CancelledError:
@@ -231,6 +238,16 @@ class WebhookSender(Service):
 
     def _now(self) -> datetime:
         return utc(self._clock)
+
+
+def _message(due: Due, started: float) -> _Message:
+    document = due.payload if due.fact is None else payload.render(due.fact)
+    if document is None:
+        return _Message(due, started, None, {})
+    body = orjson.dumps(document)
+    secrets = [due.secret] if due.former is None else [due.secret, due.former]
+    signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
+    return _Message(due, started, body, {"content-type": "application/json", "user-agent": AGENT, **signed})
 
 
 def choose(

@@ -263,7 +263,7 @@ class Sending:
         self.tls_required = False
 
     async def origin(self, transaction: Any) -> Origin:
-        return Origin(f"b-{transaction.email_id.int}@send.sender.example", self.tls_required)
+        return Origin(lambda: f"b-{transaction.email_id.int}@send.sender.example", self.tls_required)
 
     async def sign(self, transaction: Any, body: Any) -> bytes:
         self.signed.append(transaction.email_id)

@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 
 from mailsvc.http.problem import Problem, invalid
-from mailsvc.intake import Content, Incoming
+from mailsvc.incoming import Content, Incoming, attachments_of
 from mailsvc.mail.compose import Attachment
 from mailsvc.net.fetch import FetchError, HttpClient, Reply
 
@@ -83,12 +83,8 @@ class _Fetching:
         return True
 
 
-def has_links(email: Incoming) -> bool:
-    return bool(_links(email))
-
-
 def _links(email: Incoming) -> list[Link]:
-    return [each for each in email.content.attachments if isinstance(each, Link)] if isinstance(email.content, Content) else []
+    return [each for each in attachments_of(email) if isinstance(each, Link)]
 
 
 def _filled(email: Incoming, fetched: Mapping[int, Attachment | Problem]) -> Incoming | Problem:

@@ -18,9 +18,10 @@ from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources import email_views as views
 from mailsvc.http.resources import send_fields
-from mailsvc.http.resources.attachment_links import Links, has_links
+from mailsvc.http.resources.attachment_links import Link, Links
 from mailsvc.http.resources.contents import COPIES, GONE, IN_THREAD, Contents
 from mailsvc.http.views import Listing
+from mailsvc.incoming import attachments_of
 from mailsvc.intake import Admitted, Busy, Incoming, Intake, Key, OtherRequest, Rejected
 from mailsvc.policy import Refusal
 from mailsvc.settings.plans import WORDS, Exhausted
@@ -145,7 +146,7 @@ class Emails:
 
     async def _follow(self, request: Request, emails: Sequence[Incoming]) -> Mapping[int, Incoming | Problem]:
         """The emails that have links to attachments, by index: with the fetched files, or why one could not be fetched."""
-        if not any(map(has_links, emails)):
+        if not any(isinstance(each, Link) for email in emails for each in attachments_of(email)):
             return {}
         if not request.leave_turn():  # others can work while this request waits for other servers
             raise unavailable()
