@@ -39,7 +39,6 @@ from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.postgres import server_settings
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes
-from mailsvc.wiring import source_addresses
 
 _TIMEOUT = 10.0
 _WIDTH = max(map(len, get_args(State)))
@@ -79,6 +78,8 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
 
 def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
     """Returns a doctor with these settings that checks from this process."""
+    from mailsvc.wiring import source_addresses  # imported late: it takes as long as all the rest of any other command
+
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     sources = [(source.address, source.ehlo) for source in source_addresses(settings.delivery).all]
 

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import click
 
-from mailsvc import wiring
 from mailsvc.accounts.onboarding import Customers
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import unix, utc
@@ -31,6 +30,8 @@ def sources() -> None:
 @click.pass_obj
 def sources_list(settings: Settings, as_json: bool) -> None:
     """List the region's source addresses, what new ones sent today, the block lists that have them, and who has a pool of their own."""
+
+    from mailsvc import wiring  # imported late: it takes as long as all the rest of any other command
 
     async def work(database: Database, reactor: Any) -> None:
         table, now = SourceTable(database.pool, settings.region), utc(reactor)
