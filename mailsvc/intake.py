@@ -293,6 +293,7 @@ class Intake:
                 bulk=email.bulk,
                 lease=self.handoff.lease,
                 topic_id=email.topic_id,
+                encrypted=domain.encrypted,
             ),
             reservations,
         )

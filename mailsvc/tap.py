@@ -173,6 +173,7 @@ class Daemon:
         wiring.start_deleting(reactor, self.database, self.settings, self.opened)
         self.pools = await Pools.opened(pool, wiring.bulk_pool(self.settings.delivery), reactor, self.opened)
         notifications = self.notifications = Notifications(self.database.dsn, reactor)
+        self.database.bodies.follow(notifications)
         await notifications.start()
         self.opened.add("notifications", notifications.stop)
         self.process = ProcessRegistration(pool, reactor, version=__version__, keys=self.database.encryption.keys.fingerprints)
@@ -198,7 +199,7 @@ class Daemon:
         self.maintenance = domain_maintenance(self.settings, self.database, reactor, self.domains, resolver, wake)
         self.personal = Personalization.of(pool, reactor, self.database.encryption, self.threads.body)
         self.tracking = wiring.outgoing_tracking(self.settings, self.database.encryption, self.personal.keys, self.threads.body)
-        self.messages, self.sandbox_mail = Messages(pool, reactor, self.personal.composer), SandboxMail(pool)
+        self.messages, self.sandbox_mail = Messages(pool, reactor, self.personal.composer, self.database.bodies), SandboxMail(pool)
         self.rate_windows, self.smtp_sessions = RateWindows(pool), SmtpSessions(pool, reactor)
         async_bounces = AsyncBounces(pool, on_events=lambda: notifications.notify("events"))
         signing = self.signing = partial(self.database.encryption.secrets_for, "return path")
@@ -292,9 +293,9 @@ class Daemon:
 
     def prepare_intake(self, handoff: LocalHandoff | QueueOnly) -> None:
         """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
-        reactor, settings = self.reactor, self.settings
+        reactor, settings, database = self.reactor, self.settings, self.database
         self.limits = wiring.mail_limits(settings.limits)
-        store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger, hashes=self.database.hashes)
+        store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger, hashes=database.hashes, bodies=database.bodies)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail(), settings.abuse, settings.smtp.postmaster)

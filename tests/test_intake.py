@@ -34,6 +34,7 @@ class Domain:
     region: str = "us-east-1"
     may_send: bool = True
     missing: str | None = None
+    encrypted: bool = False
 
 
 @attrs.frozen
@@ -67,6 +68,7 @@ class Rig:
     lease: int = 42
     quota: int | None = None  # recipients left; None: nobody counts
     content_filter: Any = None
+    encrypted: bool = False  # messages of the account
     known: Any = None  # what a repeated request was answered
 
     async def recall(self, submission: Submission) -> Any:
@@ -79,7 +81,7 @@ class Rig:
         return self.answer
 
     async def find(self, account_id: UUID, name: str) -> Domain | None:
-        return Domain(name) if name == "example.test" and account_id == ACCOUNT else None
+        return Domain(name, encrypted=self.encrypted) if name == "example.test" and account_id == ACCOUNT else None
 
     def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
         self.reserved.append(domain)
@@ -150,6 +152,13 @@ def test_places_are_reserved_in_the_pool_of_the_email() -> None:
     rig = Rig()
     rig.submit(incoming(), attrs.evolve(incoming(), headers={"Precedence": "bulk"}))
     assert rig.pools == ["", "bulk"]
+
+
+def test_messages_that_are_stored_encrypted_are_handed_off_as_they_are() -> None:
+    rig = Rig(encrypted=True)
+    rig.submit(incoming())
+    [handed], [stored] = rig.taken, rig.submissions[0].emails
+    assert stored.encrypted and handed is stored and b"Hello" in handed.message and handed.cipher is None
 
 
 def test_shared_html_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`mailsvc account export`, `import`, `close`, `reopen` and `minimize`: all data of an account."""
+"""`mailsvc account export`, `import`, `close`, `reopen`, `minimize` and `encrypt`: all data of an account."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.account_data.copying import MOST_QUEUED, Copying
 from mailsvc.store.account_data.inserting import Inserting, Unsuitable
 from mailsvc.store.encryption import key_file
+from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import Encryption, fingerprint
 from mailsvc.store.people import minimization
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import Audit, by_operator
 from mailsvc.store.people.minimization import Minimization
 from mailsvc.store.privacy.erasures import the_account
+from mailsvc.store.queue import processes
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
 _EXISTING = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -56,7 +58,7 @@ def account_export(settings: Settings, /, account: str, output: Path, key: Path,
 
     async def work(database: Database, reactor: Any) -> None:
         owner = await find_account(Accounts(database.pool, reactor), account)
-        copying = Copying(database.pool, owner.id, database.encryption, transfer)
+        copying = Copying(database.pool, owner.id, database.encryption, transfer, database.bodies)
         queued, broadcasts = await copying.begin(utc(reactor))
         if queued > MOST_QUEUED or ((queued or broadcasts) and not without_queued):
             raise Refused(
@@ -92,7 +94,7 @@ def account_import(settings: Settings, /, archive: Path, key: Path) -> None:
                 manifest = Manifest.read(opened)
                 inserting = Inserting(
                     database.pool, reactor, manifest.account_id, manifest.id, database.encryption, transfer, manifest.hash_keys,
-                    plans.load(settings.plans), max(settings.retention.emails, settings.retention.requests),
+                    plans.load(settings.plans), max(settings.retention.emails, settings.retention.requests), database.bodies,
                 )  # fmt: skip
                 await archives.read(opened, manifest, inserting)
         except (Unsuitable, zipfile.BadZipFile) as error:
@@ -169,5 +171,40 @@ def account_minimize(settings: Settings, /, account: str, more: Sequence[str], f
             await store.set(owner.id, chosen, [by_operator(owner.id, "data minimization changed", ", ".join(chosen) or "nothing")])
         for kind, text in minimization.KINDS.items():
             click.echo(f"{kind:9} {'on ' if kind in chosen else 'off'}  {text}")
+
+    run_with_database(settings, work)
+
+
+@click.command("encrypt")
+@click.argument("account")
+@click.option("--off", is_flag=True, help="Store new messages as they are. Earlier ones stay encrypted, and can still be read.")
+@click.pass_obj
+def account_encrypt(settings: Settings, /, account: str, off: bool) -> None:
+    """Encrypt new messages of an account with a key of its own. Messages that are stored already stay as they are."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner = await find_account(Accounts(database.pool, reactor), account)
+        if off:
+            await database.bodies.turn_off(owner.id, [by_operator(owner.id, "message encryption turned off")])
+            click.echo(f"New messages of {owner.name} are not encrypted.")
+            return
+        others = sorted({each.version or "before 0.1" for each in await processes.running(database.pool)} - {__version__})
+        if others:
+            raise Refused(
+                f"Processes of release {', '.join(others)} are running, which cannot read encrypted messages. Upgrade them first."
+            )
+        try:
+            await database.bodies.turn_on(owner.id, [by_operator(owner.id, "message encryption turned on")])
+        except BodyKeyError as error:
+            raise Refused(str(error)) from None
+        click.echo(
+            f"New messages of {owner.name} are encrypted. They cannot be read without the file {owner.id} in {settings.secrets.body_keys}: "
+            "copy it to a safe place, apart from the backups of the database."
+        )
+        if "requests" not in await Minimization(database.pool, reactor).of(owner.id):
+            click.echo(
+                "The API request log still has the contents of requests. To leave them out, run "
+                f"`mailsvc account minimize {owner.id} --on requests`."
+            )
 
     run_with_database(settings, work)

@@ -60,6 +60,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         now = utc(reactor)
         found.extend(sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now))
         found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
+        found.extend(installation.body_keys(*await database.bodies.problems()))
         found.append(installation.audit_log(await protection.weaknesses(database.pool)))
         for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
             if given is not None:

@@ -22,7 +22,14 @@ from mailsvc.cli.account import (
     account_review,
     account_trust,
 )
-from mailsvc.cli.account_data import account_close, account_export, account_import, account_minimize, account_reopen
+from mailsvc.cli.account_data import (
+    account_close,
+    account_encrypt,
+    account_export,
+    account_import,
+    account_minimize,
+    account_reopen,
+)
 from mailsvc.cli.audit import audit
 from mailsvc.cli.doctor import doctor
 from mailsvc.cli.domain import domain
@@ -175,7 +182,7 @@ def member_reset(settings: Settings, email: str) -> None:
 
 for command in (
     account_review, account_networks, account_retention, account_plan, account_plans, account_release, account_trust, account_export,
-    account_import, account_close, account_reopen, account_minimize,
+    account_import, account_close, account_reopen, account_minimize, account_encrypt,
 ):  # fmt: skip
     account.add_command(command)
 main.add_command(audit)

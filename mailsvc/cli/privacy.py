@@ -149,7 +149,7 @@ def certificate(erasure: Erasure, *, journal: bool) -> dict[str, object]:
 
 async def _finder(database: Database, reactor: Any, email: str, account: str | None) -> tuple[Finder, UUID | None]:
     owner = None if account is None else (await find_account(Accounts(database.pool, reactor), account)).id
-    return Finder(database.pool, address(email), owner, database.erasing.eraser.in_thread), owner
+    return Finder(database.pool, address(email), owner, database.erasing.eraser.in_thread, database.bodies), owner
 
 
 async def _write(finder: Finder, archive: zipfile.ZipFile, now: datetime) -> tuple[int, int]:

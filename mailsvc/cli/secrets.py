@@ -24,7 +24,7 @@ _POLL = 0.5  # seconds between two checks of which keys the processes have
 
 @click.group()
 def secrets() -> None:
-    """Manage the keys that encrypt DKIM keys, webhook secrets, authenticator secrets and keys of unsubscribes in the database."""
+    """Manage the keys that encrypt DKIM keys, webhook secrets, authenticator secrets, and keys of unsubscribes and messages."""
 
 
 @secrets.command("create")

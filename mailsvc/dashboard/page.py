@@ -25,7 +25,9 @@ from mailsvc.dashboard import safety
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
+from mailsvc.http import problem
 from mailsvc.net import allow_list
+from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.sessions import Session
@@ -320,6 +322,11 @@ async def serve(
         return _error_page(request, error)
     except Busy:
         return _error_page(request, PageError(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
+    except BodyKeyError as error:
+        if request.streaming:
+            raise
+        log.error("A message cannot be read: {reason}", reason=str(error))
+        return _error_page(request, PageError(503, "Temporarily unavailable", problem.UNREADABLE))
     except (Transient, EncryptionError) as error:
         if request.streaming:
             raise

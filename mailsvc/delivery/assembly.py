@@ -65,7 +65,7 @@ def assemble(
         limits,
         region,
         process,
-        Queue(pool),
+        Queue(pool, bodies=messages.bodies),
         routes,
         Connector(reactor, resolver, dial, limits, sources=Sources(sources.addresses, state=state)),
         InPieces(messages),

@@ -32,6 +32,7 @@ from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
 from mailsvc.smtp.client.client import Result
+from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, StatementFailed, StoreError
 from mailsvc.store.queue.claims import Leased
@@ -343,6 +344,8 @@ def _rejected(error: Exception) -> bool:
 
 def _installation_error(error: BaseException) -> str | None:
     """What to say if the installation is at fault: every email would fail like this one, so no email may fail for good because of it."""
+    if isinstance(error, BodyKeyError):
+        return "It cannot be sent at the moment: its content is encrypted, and the key is not available. It will be retried."
     if isinstance(error, EncryptionError):
         return "It cannot be signed at the moment: the domain's DKIM key cannot be decrypted. It will be retried."
     if isinstance(error, StoreError) and not isinstance(error, DataRejected):

@@ -19,6 +19,7 @@ from mailsvc.http import problem
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 from mailsvc.http.views import View
+from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import Transient
@@ -51,6 +52,9 @@ def translated(failure: Failure) -> Problem:
     error = failure.value
     if isinstance(error, Problem):
         return error
+    if isinstance(error, BodyKeyError):
+        log.error("A message cannot be read: {reason}", reason=str(error))
+        return problem.unreadable()
     if isinstance(error, Transient | EncryptionError):
         log.warn("Database unavailable for a request: {reason}", reason=str(error))
         return problem.unavailable()

@@ -20,6 +20,7 @@ JSON = b"application/json; charset=utf-8"
 # Reason phrases that Twisted doesn't have, or has in an older wording (9110 §15, 6585).
 _REASONS = {413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests", 431: b"Request Header Fields Too Large"}
 DELETED = "The content of this email has been deleted."
+UNREADABLE = "The content of this email is encrypted, and its key is not available at the moment."
 
 
 @attrs.frozen
@@ -112,6 +113,11 @@ def over_quota(found: Exhausted, now: datetime) -> Problem:
 
 def unavailable(seconds: int = 1) -> Problem:
     return Problem(503, "service_unavailable", "API is temporarily unavailable", {"Retry-After": str(seconds)})
+
+
+def unreadable() -> Problem:
+    """The message is encrypted, and its key is missing or wrong. The email itself can be sent and listed."""
+    return Problem(503, "service_unavailable", UNREADABLE, {"Retry-After": "60"})
 
 
 def unexpected(error_id: str) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -60,6 +60,15 @@ def encrypted(wrong: str | None) -> Finding:
     if wrong is None:
         return Finding("encrypted secrets", "ok", "A sample of each kind was decrypted.")
     return Finding("encrypted secrets", "error", wrong, "Restore the key file from its backup. mailsvc does not start without it.")
+
+
+def body_keys(missing: Mapping[UUID, str], left: Sequence[Path]) -> list[Finding]:
+    """Checks that each account with encrypted messages has its key here. `left`: files that no account needs."""
+    remedy = "Until then, mail of this account is neither accepted nor sent (docs/operations.md, Encrypted messages)."
+    found = [Finding(f"encrypted messages of {account}", "error", text, remedy) for account, text in missing.items()]
+    gone = "It belongs to no account: it was deleted on another machine, or `mailsvc account encrypt` was interrupted."
+    found += [Finding(f"key file {path}", "warning", gone, "If the account was deleted, delete the file and its copies.") for path in left]
+    return found or [Finding("encrypted messages", "ok", "The keys of all accounts that have encrypted messages are here.")]
 
 
 def audit_log(weaknesses: Sequence[str]) -> Finding:

@@ -16,6 +16,7 @@ from mailsvc.intake import AsReceived, Busy, Incoming, Intake, Key, Rejected
 from mailsvc.mail import header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.reports import dsn
+from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import ForwardedReport, Notice, Notices, ReportItem
 from mailsvc.store.mail.envelope import StoredEnvelope
@@ -50,8 +51,11 @@ class DsnSender:
         """Send the DSNs that are due, and return their number."""
         due = await self.store.take(self._now())
         for notice in due:
-            if await self._send(notice):
-                await self.store.done(notice.report)
+            try:
+                if await self._send(notice):
+                    await self.store.done(notice.report)
+            except BodyKeyError as error:
+                log.error("A DSN about {email_id} waits: {reason}", email_id=notice.email_id, reason=str(error))
         return len(due)
 
     async def _send(self, notice: Notice) -> bool:

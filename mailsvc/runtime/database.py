@@ -12,10 +12,13 @@ from twisted.logger import Logger
 from mailsvc.clock import measure, utc
 from mailsvc.runtime import privacy
 from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.offload import Offload
 from mailsvc.runtime.polling import every
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
+from mailsvc.store.encryption.body_key_files import BodyKeyFiles
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption, Keys, environment
 from mailsvc.store.logs.figures import database_seconds
 from mailsvc.store.postgres import partitions
@@ -36,13 +39,14 @@ CHECK_EVERY = 0.25  # seconds between two checks whether the embedded Postgres s
 
 @attrs.frozen
 class Database:
-    """An open database, the encryption of its secrets, and the guard that notices a restore."""
+    """An open database, the encryption of its secrets and messages, and the guard that notices a restore."""
 
     dsn: str
     pool: Pool
     encryption: Encryption
     restore_guard: RestoreGuard
     erasing: Recorded
+    bodies: BodyKeys
 
     async def check_restored(self) -> None:
         """Whether it was restored while this process was running: then all mail is held, and erasures are applied again."""
@@ -82,9 +86,11 @@ async def open_database(
     opened.add("the pool", pool.stop)
     await measure(reactor, lambda: database_seconds(pool))  # before any date is written
     restore_guard = RestoreGuard(pool, settings.database.restore_marker, settings.region)
-    erasing = privacy.open_eraser(pool, reactor, encryption, settings.privacy)
+    folder = settings.secrets.body_keys
+    bodies = BodyKeys(pool, reactor, encryption, None if folder is None else BodyKeyFiles(folder), Offload(reactor, max_threads=1))
+    erasing = privacy.open_eraser(pool, reactor, encryption, settings.privacy, bodies)
     if not migrating:
-        return Database(dsn, pool, encryption, restore_guard, erasing)
+        return Database(dsn, pool, encryption, restore_guard, erasing, bodies)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database schema is up to date; {count} migrations were applied", count=len(applied))
     await partitions.ensure(pool, utc(reactor))  # an operator's command may be the first to write
@@ -92,7 +98,7 @@ async def open_database(
         raise SettingsError(wrong)
     restored = await restore_guard.check(remember=False)
     await privacy.erase_again(erasing, restored=restored is not None)  # before anything is served or sent
-    return Database(dsn, pool, encryption, restore_guard, erasing)
+    return Database(dsn, pool, encryption, restore_guard, erasing, bodies)
 
 
 async def in_thread(reactor: Any, call: Any) -> Any:

@@ -17,6 +17,7 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.settings.privacy import Privacy
 from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.eraser import Eraser
@@ -29,9 +30,9 @@ RETRY = timedelta(minutes=15)  # for one that waits for mail in delivery: each t
 log = Logger()
 
 
-def open_eraser(pool: Pool, reactor: Any, encryption: Encryption, settings: Privacy) -> Recorded:
+def open_eraser(pool: Pool, reactor: Any, encryption: Encryption, settings: Privacy, bodies: BodyKeys | None = None) -> Recorded:
     journal = None if settings.journal is None else Journal(settings.journal, encryption, settings.backup_days)
-    return Recorded(Eraser(pool, reactor, encryption, partial(_in_thread, reactor)), journal)
+    return Recorded(Eraser(pool, reactor, encryption, partial(_in_thread, reactor), bodies=bodies), journal)
 
 
 async def erase_again(erasing: Recorded, *, restored: bool) -> None:

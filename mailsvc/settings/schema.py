@@ -311,6 +311,12 @@ class Secrets:
         "The encryption keys of secrets in the database, the same for all processes: one per line, a number and 32 bytes in base64. "
         "See `mailsvc secrets`.",
     )
+    body_keys: Path | None = setting(
+        None,
+        "A folder with one key for each account whose messages are encrypted (`mailsvc account encrypt`), the same for all processes. "
+        "Deleting a key makes the account's messages unreadable, also in backups of the database.",
+        example=Path("/var/lib/mailsvc/body-keys"),
+    )
     key: str | None = setting(
         None, "The lines of key_file, to pass them in the environment (MAILSVC_SECRETS__KEY).", secret=True, example=""
     )

@@ -1,4 +1,4 @@
-"""A cache of query results: kept for two seconds at most, and dropped as soon as a change is notified."""
+"""A cache of query results: kept for a short time (two seconds unless stated), and dropped as soon as a change is notified."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CHANNEL = "keys"  # of notifications: an API key, account or domain has changed
 class Cache(Generic[Key, Value]):
     """`clock` has seconds(). The age of a value counts from when its query began; concurrent requests for a key share one query."""
 
-    def __init__(self, clock: Any, notifications: Notifier | None = None) -> None:
-        self._clock = clock
+    def __init__(self, clock: Any, notifications: Notifier | None = None, *, max_age: float = MAX_AGE, entries: int = MAX_ENTRIES) -> None:
+        self._clock, self._max_age, self._entries = clock, max_age, entries
         self._notifications = notifications
         self._values: dict[Key, tuple[float, Value]] = {}
         self._waiting: dict[Key, list[Deferred[Value]]] = {}  # those waiting for a query under way
@@ -33,7 +33,7 @@ class Cache(Generic[Key, Value]):
     async def get(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:
         now = self._clock.seconds()
         known = self._values.get(key)
-        if known is not None and 0 <= now - known[0] < MAX_AGE:
+        if known is not None and 0 <= now - known[0] < self._max_age:
             return known[1]
         mine: Deferred[Value] = Deferred()
         waiting = self._waiting.get(key)
@@ -43,6 +43,11 @@ class Cache(Generic[Key, Value]):
             self._waiting[key] = [mine]
             Deferred.fromCoroutine(self._query(key, load, self._waiting[key], now))
         return await mine
+
+    def known(self, key: Key) -> Value | None:
+        """What is cached, without a query."""
+        known = self._values.get(key)
+        return known[1] if known is not None and 0 <= self._clock.seconds() - known[0] < self._max_age else None
 
     async def _query(self, key: Key, load: Callable[[], Awaitable[Value]], waiting: list[Deferred[Value]], now: float) -> None:
         changes = self._changes
@@ -55,7 +60,7 @@ class Cache(Generic[Key, Value]):
             return
         self._query_ended(key, waiting)
         if changes == self._changes:  # otherwise the value may be outdated
-            if len(self._values) > MAX_ENTRIES - 1:
+            if len(self._values) > self._entries - 1:
                 self._values.clear()
             self._values[key] = (now, value)
         for each in [each for each in waiting if not each.called]:

@@ -67,12 +67,14 @@ KINDS: dict[str, Callable[[Path, Sink], Product]] = {
     "one": lambda folder, sink: Product(folder, sink.port),
     "two": lambda folder, sink: Product(folder, sink.port, SPLIT),
     "dual": lambda folder, sink: Product(folder, sink.port, dual=True),
+    "encrypted": lambda folder, sink: Product(folder, sink.port, encrypted=True),
 }
 TITLES = {
     "peer": "Postfix + OpenDKIM",
     "one": "mailsvc, one process",
     "two": "mailsvc, two processes",
     "dual": "one process, signing twice",
+    "encrypted": "one process, messages encrypted",
 }
 
 

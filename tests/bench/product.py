@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 import psycopg2
 
+from mailsvc.sandbox.welcome import ACCOUNT
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from tests.end_to_end.relay_rig import keys_before_the_start
 from tests.end_to_end.rig import Daemon, free_port
@@ -26,12 +27,13 @@ SPLIT: Sequence[Sequence[str]] = (("http", "smtp", "ledger", "domains"), ("deliv
 
 @attrs.define
 class Product:
-    """`roles`: those of each process. Signs with RSA only, like the peer, unless `dual`."""
+    """`roles`: those of each process. Signs with RSA only, like the peer, unless `dual`. `encrypted`: messages are stored encrypted."""
 
     folder: Path
     sink: int
     roles: Sequence[Sequence[str]] = ((),)
     dual: bool = False
+    encrypted: bool = False
     make: type[Daemon] = Daemon
     relay: int = attrs.field(factory=free_port)
     daemons: list[Daemon] = attrs.field(factory=list)
@@ -84,7 +86,7 @@ class Product:
         changes: dict[str, dict[str, object]] = {
             "delivery": {"routes": self._routes()},
             "smtp": {"listen": listen, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
-            "secrets": {"key_file": str(self.folder / "secret.key")},
+            "secrets": {"key_file": str(self.folder / "secret.key"), "body_keys": str(self.folder / "body-keys")},
         }
         if roles:
             changes[""] = {"roles": list(roles)}
@@ -92,6 +94,8 @@ class Product:
         if not number:
             [key] = keys_before_the_start(daemon, "of this machine")
             changes["smtp"]["trusted_networks"] = {"127.0.0.1/32": key}
+            if self.encrypted:
+                daemon.command("account", "encrypt", ACCOUNT)
         daemon.start()
         self.daemons.append(daemon)
 

@@ -22,6 +22,8 @@ from mailsvc.runtime.database import Database
 from mailsvc.runtime.privacy import open_eraser
 from mailsvc.settings.privacy import Privacy
 from mailsvc.store.audit import verification
+from mailsvc.store.encryption.body_key_files import BodyKeyFiles
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.mail.accept import Submission
 from mailsvc.store.people.accounts import Accounts
@@ -79,9 +81,10 @@ class Walk:
         from twisted.internet import reactor
 
         erasing = open_eraser(self.pool, reactor, self.encryption, Privacy())
+        bodies = BodyKeys(self.pool, reactor, self.encryption, BodyKeyFiles(self.config.parent / "body-keys"))
 
         def with_database(settings: Any, work: Any, **options: Any) -> None:
-            self._works.append(lambda: work(Database("", self.pool, self.encryption, None, erasing), reactor))
+            self._works.append(lambda: work(Database("", self.pool, self.encryption, None, erasing, bodies), reactor))
 
         def ask(settings: Any, given: dict[str, Any]) -> dict[str, Any]:
             operating = OperatorCommands(
@@ -147,6 +150,9 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"account import {walk.config}.account.zip --key {walk.config}.account.key")  # it exists
     await walk(f"account minimize {owner} --on bodies", "data minimization changed")
     await walk(f"account minimize {owner}")  # only shows
+    await walk(f"account encrypt {owner}", "message encryption turned on")
+    await walk(f"account encrypt {owner}")  # it is on
+    await walk(f"account encrypt {owner} --off", "message encryption turned off")
     await walk(f"account close {owner} --yes", "account closed")
     await walk(f"account reopen {owner}", "account reopened")
     await walk(f"queue pause --account {owner}", "mail paused")

@@ -17,6 +17,7 @@ from mailsvc.runtime.database import Database
 from mailsvc.runtime.privacy import open_eraser
 from mailsvc.sandbox.welcome import Welcome, greeting
 from mailsvc.settings.schema import Domains, Privacy, Settings
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.postgres.pool import Pool
@@ -35,7 +36,8 @@ def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def welcome(pool: Pool, file: Path) -> Welcome:
     from twisted.internet import reactor
 
-    database = Database("", pool, ENCRYPTION, RestoreGuard(pool, None, "r"), open_eraser(pool, reactor, ENCRYPTION, Privacy()))
+    erasing, bodies = open_eraser(pool, reactor, ENCRYPTION, Privacy()), BodyKeys(pool, reactor, ENCRYPTION, None)
+    database = Database("", pool, ENCRYPTION, RestoreGuard(pool, None, "r"), erasing, bodies)
     customers = Customers.of(database, reactor, Settings(domains=Domains(allow_trust=True)))
     return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
 

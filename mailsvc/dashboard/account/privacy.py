@@ -77,7 +77,7 @@ class PrivacyPages:
         return request.render("settings/privacy.html", status, erasures=erasures, **shown | values)
 
     def _finder(self, request: PageRequest, email: str) -> Finder:
-        return Finder(self.erasing.eraser.pool, email, request.account_id, self.erasing.eraser.in_thread)
+        return Finder(self.erasing.eraser.pool, email, request.account_id, self.erasing.eraser.in_thread, self.erasing.eraser.bodies)
 
 
 def _email(request: PageRequest) -> str | None:

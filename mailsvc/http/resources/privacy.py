@@ -144,4 +144,4 @@ class Privacy:
     async def _finder(self, request: Request) -> Finder:
         email = (await self.reader.record(request, ABOUT))["email"]
         request.json = None
-        return Finder(self.erasing.eraser.pool, email, request.caller.account_id, self.erasing.eraser.in_thread)
+        return Finder(self.erasing.eraser.pool, email, request.caller.account_id, self.erasing.eraser.in_thread, self.erasing.eraser.bodies)

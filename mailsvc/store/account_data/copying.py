@@ -14,6 +14,8 @@ import attrs
 
 from mailsvc.store.account_data import tables
 from mailsvc.store.account_data.secrets import encrypt_again
+from mailsvc.store.encryption.body_keys import TABLE as BODY_KEYS
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.postgres.pool import Pool
@@ -44,6 +46,7 @@ class Copying:
     account_id: UUID
     encryption: Encryption
     transfer: Encryption
+    bodies: BodyKeys
     _queued: Sequence[UUID] = attrs.field(default=(), init=False)
     _before: UUID = attrs.field(default=UUID(int=0), init=False)
 
@@ -73,6 +76,8 @@ class Copying:
             rows = [row for row, *_ in found]
             for row in rows:
                 encrypt_again(shape.name, row, self.encryption, self.transfer)
+                if shape.name == BODY_KEYS:
+                    await self.bodies.exported(row, self.transfer)
             if rows:
                 yield rows
             if len(found) < size:

@@ -12,6 +12,8 @@ from functools import partial
 from uuid import UUID
 
 from mailsvc.store.account_data import tables
+from mailsvc.store.encryption.body_keys import TABLE as BODY_KEYS
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.people.audit import INSTALLATION, SERVICE, Line, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.privacy import statements
@@ -19,7 +21,7 @@ from mailsvc.store.privacy.erasures import Progress
 
 BATCH = 500  # rows in one transaction
 # First, and together: with them gone, nobody signs, decrypts or authenticates as the account.
-KEYS = ("dkim_keys", "audience_keys", "webhooks", "api_keys")
+KEYS = (BODY_KEYS, "dkim_keys", "audience_keys", "webhooks", "api_keys")
 
 _DETAILS = """
 UPDATE audit_details SET actor = NULL, actor_salt = NULL, address = NULL, address_salt = NULL, subject = NULL, subject_salt = NULL
@@ -36,23 +38,29 @@ _DELETE = "DELETE FROM accounts WHERE id = %s"
 Work = Callable[[Transaction, Progress], Awaitable[None]]
 
 
-async def steps(pool: Pool, account_id: UUID, now: datetime) -> Sequence[Work]:
-    """The transactions, in their order. Each is repeated until it moves `progress` on."""
+async def steps(pool: Pool, account_id: UUID, now: datetime, bodies: BodyKeys | None) -> Sequence[Work]:
+    """The transactions, in their order. Each is repeated until it moves `progress` on. Without `bodies`, files of body keys stay."""
     names = [*tables.LEFT_OUT, *tables.ARCHIVED[::-1]]
     found = {shape.name: shape for shape in await tables.shapes(pool, names)}
     rows = {name: statements.delete_some(found[name]) for name in names if name not in (*KEYS, *tables.KEPT)} | {"audit_details": _DETAILS}
     keys = {name: f"DELETE FROM {name} t WHERE {statements.scope(found[name], True)}" for name in KEYS}
     return [
-        partial(_keys, statements=keys, account_id=account_id, now=now),
+        partial(_keys, statements=keys, account_id=account_id, now=now, bodies=bodies),
         *(partial(_rows, name=name, sql=sql, account_id=account_id) for name, sql in rows.items()),
         partial(_account, account_id=account_id, now=now),
     ]
 
 
-async def _keys(tx: Transaction, progress: Progress, *, statements: dict[str, str], account_id: UUID, now: datetime) -> None:
+async def _keys(
+    tx: Transaction, progress: Progress, *, statements: dict[str, str], account_id: UUID, now: datetime, bodies: BodyKeys | None
+) -> None:
+    """The file goes before the commit, so that a step that is recorded as done has deleted it."""
     await tx.run(_SUSPEND, (now, account_id))
     for name, sql in statements.items():
-        progress.add("erased", name, await tx.run(sql, {"account": account_id}))
+        count = await tx.run(sql, {"account": account_id})
+        progress.add("erased", name, count)
+        if name == BODY_KEYS and bodies is not None:
+            await bodies.shred(account_id, must=count > 0)
     progress.next_step()
 
 

@@ -16,6 +16,9 @@ from mailsvc.clock import utc
 from mailsvc.store.account_data import tables
 from mailsvc.store.account_data.copying import Rows
 from mailsvc.store.account_data.secrets import encrypt_again
+from mailsvc.store.encryption.body_key_files import BodyKeyError
+from mailsvc.store.encryption.body_keys import TABLE as BODY_KEYS
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption, fingerprint
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.logs.retention import KINDS, MAIL
@@ -68,6 +71,7 @@ class Inserting:
     hash_keys: Mapping[int, str]
     plans: Collection[str]
     days: int
+    bodies: BodyKeys
     left_out: dict[str, int] = attrs.field(factory=dict, init=False)
     _shapes: dict[str, Shape] = attrs.field(factory=dict, init=False)
     _users: dict[str, str] = attrs.field(factory=dict, init=False)
@@ -104,12 +108,20 @@ class Inserting:
         for row in kept:
             self._known(shape, row)
             encrypt_again(table, row, self.transfer, self.encryption)
+            if table == BODY_KEYS:
+                await self._body_key(row)
             if (change := _CHANGES.get(table)) is not None:
                 change(self, row)
         if kept:
             await self._prepare(table, kept)
             sql = _INSERT.format(table=table, columns=", ".join(kept[0]), scope=statements.scope(shape, True))
             await self.pool.run(sql, {"rows": json(kept), "account": self.account_id})
+
+    async def _body_key(self, row: dict[str, Any]) -> None:
+        try:
+            await self.bodies.imported(row, self.transfer)
+        except BodyKeyError as error:
+            raise Unsuitable(f"The archive has encrypted messages. {error}") from None
 
     async def finish(self, suspended_at: str | None, lines: Sequence[Line]) -> None:
         """The account is complete, and can be used unless it was suspended."""

@@ -29,6 +29,7 @@ DOMAIN = Columns.of(
     open_tracking="open_tracking",
     click_tracking="click_tracking",
     tracking_subdomains="tracking_subdomains",
+    encrypted="coalesce((SELECT a.encrypt_bodies FROM accounts a WHERE a.id = account_id), false)",
     untracked="coalesce((SELECT 'tracking' = ANY (a.minimize) FROM accounts a WHERE a.id = account_id), false)",
 )
 _FROM = f"SELECT {DOMAIN} FROM domains WHERE "

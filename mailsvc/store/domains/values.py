@@ -107,6 +107,7 @@ class Domain:
     click_tracking: bool = False
     tracking_subdomains: tuple[str, ...] = ()
     untracked: bool = False  # the account wants no tracking at all
+    encrypted: bool = False  # messages of the account are stored encrypted
 
     @property
     def tracking_hosts(self) -> tuple[str, ...]:

@@ -22,14 +22,14 @@ MAX_NUMBER = 255
 def make(path: Path) -> bool:
     """Create the file with one key, atomically. Returns whether this call created it; of several processes only the first does."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _written(path, _text({1: AESGCM.generate_key(256)}))
+    temporary = written(path, _text({1: AESGCM.generate_key(256)}))
     try:
         os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
         temporary.unlink()
-    _sync(path.parent)  # without this key everything that it encrypted is lost
+    sync(path.parent)  # without this key everything that it encrypted is lost
     return True
 
 
@@ -55,7 +55,7 @@ def promote(path: Path, number: int) -> None:
 
 def _replace(path: Path, keys: Mapping[int, bytes]) -> None:
     """Replace the file; it keeps its owner and mode."""
-    temporary = _written(path, _text(keys))
+    temporary = written(path, _text(keys))
     try:
         former = path.stat()
         temporary.chmod(former.st_mode & 0o777)
@@ -65,14 +65,15 @@ def _replace(path: Path, keys: Mapping[int, bytes]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _text(keys: Mapping[int, bytes]) -> str:
     return "".join(f"{number} {base64.b64encode(key).decode()}\n" for number, key in keys.items())
 
 
-def _written(path: Path, text: str) -> Path:
+def written(path: Path, text: str) -> Path:
+    """A temporary file beside `path` with this text, which only its owner can read, synced to disk."""
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
     with os.fdopen(fd, "w") as file:
         file.write(text)
@@ -81,7 +82,8 @@ def _written(path: Path, text: str) -> Path:
     return Path(temporary)
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
+    """Afterwards the names in a folder survive a power failure."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -24,6 +24,7 @@ COLUMNS = (
     ("users", "id", "totp"),
     ("audience_keys", "account_id", "secret"),
     ("erasures", "id", "address"),
+    ("body_keys", "account_id", "key"),
 )
 KINDS = {
     "dkim_keys": "DKIM keys",
@@ -31,6 +32,7 @@ KINDS = {
     "users": "authenticator secrets",
     "audience_keys": "keys of unsubscribes",
     "erasures": "addresses that are being erased",
+    "body_keys": "keys of encrypted messages",
 }
 BATCH = 200
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import attrs
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mailsvc.clock import unix, utc
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.mail import idempotency
 from mailsvc.store.mail.idempotency import Claim
 from mailsvc.store.mail.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, Hashes, documents, pieces
@@ -62,14 +64,23 @@ RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND l
 class Acceptance:
     """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others.
 
-    `hashes`: to recognize suppressed addresses that were erased.
+    `hashes`: to recognize suppressed addresses that were erased. `bodies`: the keys of accounts whose messages are encrypted.
     """
 
     log = Logger()
 
-    def __init__(self, pool: Pool, clock: Any, *, linger: float = 0.002, max_items: int = MAX_ITEMS, hashes: Hashes | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        clock: Any,
+        *,
+        linger: float = 0.002,
+        max_items: int = MAX_ITEMS,
+        hashes: Hashes | None = None,
+        bodies: BodyKeys | None = None,
+    ) -> None:
         self._pool = pool
-        self._hashes = hashes
+        self._hashes, self._bodies = hashes, bodies
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
         self._large = DeferredSemaphore(LARGE)
@@ -82,6 +93,8 @@ class Acceptance:
 
         If the caller is cancelled, the commit still completes, and recipients inserted with a lease are returned to the queue.
         """
+        if any(email.encrypted for email in submission.emails):
+            submission = await self._with_cipher(submission)
         claim = _claim(submission)
         if claim is not None and claim.identity in self._running:
             return InProgress()
@@ -103,6 +116,13 @@ class Acceptance:
         if claim.identity in self._running:
             return InProgress()
         return (await self._pool.transact(lambda tx: self._answers(tx, [submission])))[0]
+
+    async def _with_cipher(self, submission: Submission) -> Submission:
+        """Messages that must be encrypted are never stored otherwise. Raises Unavailable if the key is not available."""
+        if self._bodies is None:
+            raise Unavailable("messages cannot be encrypted by this process")
+        cipher = await self._bodies.for_new(submission.account_id)
+        return attrs.evolve(submission, emails=tuple(attrs.evolve(email, cipher=cipher) for email in submission.emails))
 
     def _begin(self, submission: Submission, claim: Claim | None) -> Deferred[AcceptResult]:
         if claim is None:

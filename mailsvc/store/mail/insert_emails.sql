@@ -57,6 +57,6 @@ WITH new AS MATERIALIZED (
     FROM new n JOIN recipients a USING (email_id) WHERE a.barred IS NOT NULL AND a.notify & {failure} <> 0
 ), kept AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)
-    SELECT account_id, email_id, 0, substring($2 FROM at + 1 FOR size) FROM new WHERE at IS NOT NULL
+    SELECT account_id, email_id, 0, substring($2 FROM at + 1 FOR size + CASE WHEN encrypted THEN {overhead} ELSE 0 END) FROM new WHERE at IS NOT NULL
 )
 SELECT email_id, recipient::integer FROM recipients WHERE barred IS NOT NULL

@@ -14,10 +14,11 @@ from uuid import UUID
 
 import orjson
 
+from mailsvc.store.encryption.body_cipher import OVERHEAD
 from mailsvc.store.events.event_data import Schedule
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import FAILURE, notify_bits
-from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.mail.values import NewEmail, Pieces
 from mailsvc.store.postgres.errors import DataRejected
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.sql import statement
@@ -35,12 +36,13 @@ _EMAILS = {
     "message_id": "text", "sender": "text", "to_": "text[]", "cc": "text[]", "bcc": "text[]", "reply_to": "text[]", "recipients": "text[]",
     "subject": "text", "tags": "jsonb", "headers": "jsonb", "envelope": "jsonb", "size": "integer", "bulk": "boolean",
     "scheduled_at": "timestamptz", "topic_id": "uuid", "broadcast_id": "uuid", "contact_id": "uuid", "merge": "jsonb",
-    "untracked": "boolean",
+    "untracked": "boolean", "encrypted": "boolean",
 }  # fmt: skip
 _INSERT = statement(
     "mailsvc.store.mail",
     "insert_emails",
     failure=FAILURE,
+    overhead=OVERHEAD,
     types=", ".join(f"{name} {type}" for name, type in _EMAILS.items()),
     columns=", ".join(_EMAILS),
 )
@@ -82,22 +84,34 @@ def documents(emails: Iterable[NewEmail], hashes: Hashes | None = None) -> Itera
             row["hashes"] = [" ".join([each.hex() for each in hashes(r.address).values()]) for r in email.recipients]
         if small:
             row["at"] = size
-            bodies.extend((email.message,) if isinstance(email.message, bytes) else email.message)
-            size += len(email.message)
+            if email.cipher is None:
+                bodies.extend((email.message,) if isinstance(email.message, bytes) else email.message)
+                size += len(email.message)
+            else:
+                bodies.append(email.cipher.encrypt(email.email_id, 0, _whole(email.message)))
+                size += len(bodies[-1])
         rows.append(row)
     if rows:
         yield document(rows), b"".join(bodies)
 
 
 def pieces(email: NewEmail) -> Iterator[bytes]:
-    """The parameters of INSERT_PIECE: the pieces of a large message; nothing for a small one."""
+    """The parameters of INSERT_PIECE: the pieces of a large message; nothing for a small one. Each is encrypted when its turn comes."""
     if len(email.message) > SMALL:
-        yield from _cut([email.message] if isinstance(email.message, bytes) else email.message)
+        cut = _cut([email.message] if isinstance(email.message, bytes) else email.message)
+        if email.cipher is None:
+            yield from cut
+        else:
+            yield from (email.cipher.encrypt(email.email_id, number, piece) for number, piece in enumerate(cut))
 
 
 def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         yield from (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
+
+
+def _whole(message: bytes | Pieces) -> bytes:
+    return message if isinstance(message, bytes) else b"".join(message)
 
 
 def _row(email: NewEmail) -> dict[str, object]:
@@ -135,6 +149,8 @@ def _row(email: NewEmail) -> dict[str, object]:
     }
     if email.topic_id is not None:
         row["topic_id"] = email.topic_id
+    if email.cipher is not None:
+        row["encrypted"] = True
     if (personal := email.personal) is not None:
         row |= {"broadcast_id": personal.broadcast_id, "contact_id": personal.contact_id, "merge": personal.values or None}
         row["size"], row["untracked"] = personal.size, personal.untracked or None

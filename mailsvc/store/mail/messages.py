@@ -12,6 +12,9 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.broadcasts.personal import PersonalEmail
+from mailsvc.store.encryption.body_cipher import BodyCipher
+from mailsvc.store.encryption.body_key_files import BodyKeyError
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
@@ -23,7 +26,8 @@ MAX_TOGETHER = 16  # first pieces read in one statement: 4 MB at most
 
 # Signatures and first pieces; most messages have no further ones.
 _HEADS = """
-SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END, e.broadcast_id, e.topic_id
+SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END, e.broadcast_id, e.topic_id,
+       e.encrypted
 FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
 JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
 LEFT JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
@@ -77,7 +81,7 @@ class StoredPieces:
 
 @attrs.define
 class _Head:
-    """The first piece and the signature of a message. `size` 0: there is no message."""
+    """The first piece and the signature of a message. `size` 0: there is no message. `encrypted`: its pieces are."""
 
     size: int = 0
     first: bytes | None = None
@@ -85,13 +89,14 @@ class _Head:
     envelope: StoredEnvelope = EMPTY
     broadcast_id: UUID | None = None
     topic_id: UUID | None = None
+    encrypted: bool | None = None
 
 
 class Messages:
-    """Reads messages. Those requested in one turn of the reactor are read together."""
+    """Reads messages. Those requested in one turn of the reactor are read together. An encrypted one may raise BodyKeyError."""
 
-    def __init__(self, pool: Pool, clock: Any, composer: Composer | None = None) -> None:
-        self._pool, self._composer = pool, composer
+    def __init__(self, pool: Pool, clock: Any, composer: Composer | None = None, bodies: BodyKeys | None = None) -> None:
+        self._pool, self._composer, self.bodies = pool, composer, bodies
         self._heads: SharedCommits[tuple[UUID, UUID], _Head] = SharedCommits(
             self._read, clock, max_items=MAX_TOGETHER, linger=0.0, writes=4
         )
@@ -113,16 +118,22 @@ class Messages:
             return await self._composed(account_id, email_id, head, before_rest)
         if before_rest is not None:
             await before_rest(head.size)
-        pieces = [head.first]
-        have = len(head.first)
+        cipher = await self._cipher(account_id) if head.encrypted else None
+        pieces = [_plain(cipher, email_id, 0, head.first)]
+        have = len(pieces[0])
         while have < (head.size if most is None else min(most, head.size)):
             found = await self._pool.rows(PIECE, (account_id, email_id, len(pieces)))
             if not found:
                 return None
-            pieces.append(found[0][0])
+            pieces.append(_plain(cipher, email_id, len(pieces), found[0][0]))
             have += len(pieces[-1])
         body = pieces[0] if len(pieces) == 1 else Parts(tuple(pieces))
         return StoredPieces(head.signature, body, head.envelope, head.broadcast_id, head.topic_id)
+
+    async def _cipher(self, account_id: UUID) -> BodyCipher:
+        if self.bodies is None:
+            raise BodyKeyError("This process cannot read encrypted messages.")
+        return await self.bodies.of(account_id)
 
     async def _composed(self, account_id: UUID, email_id: UUID, head: _Head, before_rest: BeforeRest | None) -> StoredPieces | None:
         if head.broadcast_id is None or self._composer is None:
@@ -143,7 +154,7 @@ class Messages:
         for n, piece, content, size, envelope, *head_ids in await self._pool.rows(HEADS, (list(accounts), list(emails))):
             head = heads[n - 1]
             head.size = size
-            head.broadcast_id, head.topic_id = head_ids
+            head.broadcast_id, head.topic_id, head.encrypted = head_ids
             if piece == 0:
                 head.first, head.envelope = content, StoredEnvelope.read(envelope)
             elif piece is not None:
@@ -162,6 +173,10 @@ class InPieces:
 
     async def compose(self, email: PersonalEmail) -> StoredPieces | None:
         return await self.messages.composed(email)
+
+
+def _plain(cipher: BodyCipher | None, email_id: UUID, piece: int, stored: bytes) -> bytes:
+    return stored if cipher is None else cipher.decrypt(email_id, piece, stored)
 
 
 def _joined(body: bytes | Parts) -> bytes:

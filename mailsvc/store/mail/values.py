@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.encryption.body_cipher import BodyCipher
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.audit import Line
 
@@ -48,7 +49,8 @@ class Personal:
 class NewEmail:
     """An email to be stored. `source` is api, smtp or system; `sender`, `to`, `cc`, `bcc` and `reply_to` stay as given.
 
-    `lease` is the accepting process, for recipients that are inserted with a lease.
+    `lease` is the accepting process, for recipients that are inserted with a lease. `encrypted`: its message must be stored encrypted;
+    store/mail/accept sets the `cipher`.
     """
 
     email_id: UUID
@@ -76,6 +78,8 @@ class NewEmail:
     lease: int | None = None
     topic_id: UUID | None = None
     personal: Personal | None = None
+    encrypted: bool = False
+    cipher: BodyCipher | None = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen

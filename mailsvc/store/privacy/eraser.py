@@ -18,11 +18,12 @@ from mailsvc.clock import utc
 from mailsvc.mail.address_search import Address, Search
 from mailsvc.store.account_data import deletion
 from mailsvc.store.audience.keys import AudienceKeys
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.privacy import messages, people, statements
 from mailsvc.store.privacy.erasures import Erasure, Erasures, Finished, Progress, account_of
-from mailsvc.store.privacy.messages import InThread, Key, Messages
+from mailsvc.store.privacy.messages import UNREADABLE, InThread, Key, Messages
 from mailsvc.store.privacy.people import People
 from mailsvc.store.privacy.rows import Rows
 from mailsvc.store.privacy.statements import Shape
@@ -44,6 +45,7 @@ class Eraser:
     in_thread: InThread
     patience: float = PATIENCE
     stopped: bool = False
+    bodies: BodyKeys | None = None
     erasures: Erasures = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Eraser:
         address = Address(email)
         run = _Run(
             self, erasure, address, Rows(address, erasure.account),
-            Messages(self.pool, Search(address), erasure.account, self.in_thread),
+            Messages(self.pool, Search(address), erasure.account, self.in_thread, self.bodies),
             People(address, erasure.account, AudienceKeys(self.pool, self.encryption), self.encryption), alone,
         )  # fmt: skip
         tables: list[Step] = [partial(_table, shape=shape) for shape in (await statements.shapes(self.pool)).values()]
@@ -67,7 +69,7 @@ class Eraser:
 
     async def _all_of(self, erasure: Erasure, account_id: UUID) -> Erasure:
         """Delete the account. Certificates of its erasures and the lines of its audit log stay."""
-        works = await deletion.steps(self.pool, account_id, utc(self.clock))
+        works = await deletion.steps(self.pool, account_id, utc(self.clock), self.bodies)
         return await self._run(erasure, [partial(self._advance, erasure, work) for work in works])
 
     async def _advance(self, erasure: Erasure, work: deletion.Work, at: Progress) -> Progress:
@@ -168,14 +170,16 @@ async def _imports(run: _Run, at: Progress) -> Progress:
 
 
 async def _each(
-    run: _Run, at: Progress, found: AsyncIterator[tuple[Key, bool]], erase: Callable[[Transaction, Progress, Key], Awaitable[None]]
+    run: _Run, at: Progress, found: AsyncIterator[tuple[Key, bool | None]], erase: Callable[[Transaction, Progress, Key], Awaitable[None]]
 ) -> Progress:
-    """Erase those that have the address, and save the position with each, and now and then in between."""
+    """Erase those that have the address, and save the position with each, and now and then in between. What cannot be read is counted."""
     step, unsaved = at.step, 0
 
-    async def save(tx: Transaction, progress: Progress, key: Key, has: bool) -> None:
+    async def save(tx: Transaction, progress: Progress, key: Key, has: bool | None) -> None:
         if has:
             await erase(tx, progress, key)
+        elif has is None:
+            progress.add("kept", UNREADABLE)
         progress.after = dict(key)
 
     async def end(tx: Transaction, progress: Progress) -> None:  # noqa: ARG001
@@ -183,7 +187,7 @@ async def _each(
 
     async for key, has in found:
         unsaved += 1
-        if has or unsaved >= SAVE_EVERY:
+        if has or has is None or unsaved >= SAVE_EVERY:
             before: Mapping[str, Any] | None = at.after
             at = await run.advance(at, partial(_call, save, key=key, has=has))
             unsaved = 0
@@ -194,7 +198,7 @@ async def _each(
     return await run.advance(at, end)
 
 
-async def _call(save: Callable[..., Awaitable[None]], tx: Transaction, progress: Progress, *, key: Key, has: bool) -> None:
+async def _call(save: Callable[..., Awaitable[None]], tx: Transaction, progress: Progress, *, key: Key, has: bool | None) -> None:
     await save(tx, progress, key, has)
 
 

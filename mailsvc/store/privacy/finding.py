@@ -13,15 +13,15 @@ import attrs
 import orjson
 
 from mailsvc.mail.address_search import Address, Search
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy import statements
-from mailsvc.store.privacy.messages import InThread, Messages
+from mailsvc.store.privacy.messages import UNREADABLE, InThread, Messages
 from mailsvc.store.privacy.rows import Rows
 
 PIECE = 192 * 1024  # bytes of a message in one line of an archive
 EXAMPLES = 10  # rows of each place that are named
 _SECRETS = ("password",)
-_PIECES = "SELECT bytes FROM messages WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid ORDER BY piece"
 _INBOX = "SELECT message FROM sandbox_emails WHERE id = %(id)s::uuid"
 
 
@@ -79,6 +79,7 @@ class Finder:
     email: str
     account: UUID | None
     in_thread: InThread
+    bodies: BodyKeys | None = None
 
     @property
     def _rows(self) -> Rows:
@@ -86,7 +87,7 @@ class Finder:
 
     @property
     def _messages(self) -> Messages:
-        return Messages(self.pool, Search(Address(self.email)), self.account, self.in_thread)
+        return Messages(self.pool, Search(Address(self.email)), self.account, self.in_thread, self.bodies)
 
     async def find(self) -> Found:
         counts: Counter[str] = Counter()
@@ -107,8 +108,8 @@ class Finder:
             ("contact_import_chunks.data", self._messages.chunks()),
         ):
             async for key, has in found:
-                if has:
-                    add(place, key)
+                if has or has is None:
+                    add(place if has else UNREADABLE, key)
         return Found(dict(counts), examples)
 
     async def archive(self) -> AsyncIterator[Row | Message]:
@@ -120,7 +121,7 @@ class Finder:
                     yield Row(shape.name, content)
         async for key, has in self._messages.stored():
             if has:
-                yield Message(f"{key['email_id']}.eml", b"".join([piece for (piece,) in await self.pool.rows(_PIECES, key)]))
+                yield Message(f"{key['email_id']}.eml", await self._messages.whole(key))
         async for key, has in self._messages.inbox():
             if has:
                 yield Message(f"inbox/{key['id']}.eml", (await self.pool.rows(_INBOX, key))[0][0])

@@ -12,19 +12,29 @@ from uuid import UUID
 import attrs
 
 from mailsvc.mail.address_search import LONGEST, Search
+from mailsvc.store.encryption.body_cipher import BodyCipher
+from mailsvc.store.encryption.body_key_files import BodyKeyError
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 Key = Mapping[str, str]
 InThread = Callable[..., Awaitable[Any]]
 
 PIECES = 32  # of at most 256 kB, read at once
+UNREADABLE = "messages.bytes (encrypted, without its key)"  # the place of messages that cannot be searched
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 
 _MESSAGES = """
-SELECT account_id::text, email_id::text, piece, bytes FROM messages
+SELECT account_id::text, email_id::text, piece, bytes, (
+    SELECT e.encrypted FROM emails e WHERE e.account_id = m.account_id AND e.email_id = m.email_id
+) FROM messages m
 WHERE (%(account)s::uuid IS NULL OR account_id = %(account)s)
 AND (account_id, email_id, piece) > (%(account_id)s::uuid, %(email_id)s::uuid, %(piece)s)
 ORDER BY account_id, email_id, piece LIMIT %(limit)s
+"""
+_WHOLE = """
+SELECT piece, bytes, (SELECT e.encrypted FROM emails e WHERE e.account_id = m.account_id AND e.email_id = m.email_id)
+FROM messages m WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid ORDER BY piece
 """
 QUEUED = "SELECT count(*) FROM queue WHERE email_id = %(email_id)s::uuid"
 DELETE = "DELETE FROM messages WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid"
@@ -50,6 +60,23 @@ WHERE account_id = %(account_id)s::uuid AND import_id = %(import_id)s::uuid AND 
 
 
 @attrs.frozen
+class Piece:
+    """A stored piece of a message."""
+
+    number: int
+    stored: bytes = attrs.field(repr=False)
+    encrypted: bool = False
+
+    def plain(self, cipher: BodyCipher | None, key: Key) -> bytes:
+        """Raises BodyKeyError."""
+        if not self.encrypted:
+            return self.stored
+        if cipher is None:
+            raise BodyKeyError("The key of this message is not available.")
+        return cipher.decrypt(UUID(key["email_id"]), self.number, self.stored)
+
+
+@attrs.frozen
 class Messages:
     """The messages of one account, or of all."""
 
@@ -57,30 +84,37 @@ class Messages:
     search: Search
     account: UUID | None
     in_thread: InThread
+    bodies: BodyKeys | None = None
 
-    async def stored(self, after: Key | None = None) -> AsyncIterator[tuple[Key, bool]]:
-        """Each message after a key, and whether it has the address."""
+    async def stored(self, after: Key | None = None) -> AsyncIterator[tuple[Key, bool | None]]:
+        """Each message after a key, and whether it has the address. None: it is encrypted, and cannot be read."""
         at: dict[str, object] = {"account_id": _NOWHERE, "email_id": _NOWHERE, **(after or {}), "piece": 32767 if after else -2}
-        pieces: list[bytes] = []
+        pieces: list[Piece] = []
         while rows := await self.pool.rows(_MESSAGES, {**at, "account": self.account, "limit": PIECES}):
-            whole: list[tuple[Key, list[bytes]]] = []
-            for account_id, email_id, piece, content in rows:
+            whole: list[tuple[Key, list[Piece]]] = []
+            for account_id, email_id, piece, content, encrypted in rows:
                 if pieces and email_id != at["email_id"]:
                     whole.append((_key(at), pieces))
                     pieces = []
                 at = {"account_id": account_id, "email_id": email_id, "piece": piece}
-                pieces.append(content)
+                pieces.append(_piece(piece, content, encrypted))
             for key, has in await self._which(whole):
                 yield key, has
         for key, has in await self._which([(_key(at), pieces)] if pieces else []):
             yield key, has
 
-    async def inbox(self, after: Key | None = None) -> AsyncIterator[tuple[Key, bool]]:
+    async def whole(self, key: Key) -> bytes:
+        """One message, with its signature. Raises BodyKeyError."""
+        pieces = [_piece(*row) for row in await self.pool.rows(_WHOLE, key)]
+        cipher = await self._cipher(key, pieces)
+        return b"".join(each.plain(cipher, key) for each in pieces)
+
+    async def inbox(self, after: Key | None = None) -> AsyncIterator[tuple[Key, bool | None]]:
         """The same for the development inbox."""
         at: dict[str, object] = {"id": _NOWHERE, **(after or {})}
         while rows := await self.pool.rows(_INBOX, {**at, "account": self.account}):
             at = {"id": rows[0][0]}
-            for key, has in await self._which([({"id": rows[0][0]}, [rows[0][1]])]):
+            for key, has in await self._which([({"id": rows[0][0]}, [Piece(0, rows[0][1])])]):
                 yield key, has
 
     async def chunks(self, after: Key | None = None) -> AsyncIterator[tuple[Key, bool]]:
@@ -107,13 +141,35 @@ class Messages:
             await tx.run(_OVERWRITE, {**key, "number": number - 1, "data": head + blanked[: len(tail)]})
         await tx.run(_OVERWRITE, {**key, "number": number, "data": blanked[len(tail) :]})
 
-    async def _which(self, found: Sequence[tuple[Key, list[bytes]]]) -> Sequence[tuple[Key, bool]]:
+    async def _which(self, found: Sequence[tuple[Key, list[Piece]]]) -> Sequence[tuple[Key, bool | None]]:
         """Which messages have the address, in one call in a thread."""
+        ciphers = [await self._cipher_or_none(key, pieces) for key, pieces in found]
 
-        def search() -> Sequence[tuple[Key, bool]]:
-            return [(key, self.search.in_message(b"".join(pieces))) for key, pieces in found]
+        def has(key: Key, pieces: Sequence[Piece], cipher: BodyCipher | None) -> bool | None:
+            try:
+                return self.search.in_message(b"".join(each.plain(cipher, key) for each in pieces))
+            except BodyKeyError:
+                return None
+
+        def search() -> Sequence[tuple[Key, bool | None]]:
+            return [(key, has(key, pieces, cipher)) for (key, pieces), cipher in zip(found, ciphers, strict=True)]
 
         return await self.in_thread(search) if found else []
+
+    async def _cipher_or_none(self, key: Key, pieces: Sequence[Piece]) -> BodyCipher | None:
+        try:
+            return await self._cipher(key, pieces)
+        except BodyKeyError:
+            return None
+
+    async def _cipher(self, key: Key, pieces: Sequence[Piece]) -> BodyCipher | None:
+        encrypted = any(each.encrypted for each in pieces)
+        return await self.bodies.of(UUID(key["account_id"])) if encrypted and self.bodies is not None else None
+
+
+def _piece(number: int, content: bytes, encrypted: bool | None) -> Piece:
+    """A signature is not encrypted."""
+    return Piece(number, content, bool(encrypted) and number >= 0)
 
 
 def _key(at: Mapping[str, object]) -> Key:

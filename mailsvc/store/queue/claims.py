@@ -9,6 +9,7 @@ Claims are a hot path: `Leased` is read by position, from the columns at the end
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -16,10 +17,13 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.broadcasts.personal import PersonalEmail, read_personal
+from mailsvc.store.encryption.body_key_files import BodyKeyError
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.events import events
 from mailsvc.store.events.event_data import Bounce, Failure
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue import claims_sql, holds
@@ -89,8 +93,8 @@ class Count:
 class Queue:
     """One per process: it remembers how far it has scanned."""
 
-    def __init__(self, pool: Pool, scan: int = SCAN) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, scan: int = SCAN, bodies: BodyKeys | None = None) -> None:
+        self._pool, self._bodies = pool, bodies
         self._scan = scan
         self._stopped: dict[str, str] = {}  # by region: where the last scan stopped before the end
 
@@ -113,9 +117,21 @@ class Queue:
         """
         rows = await self._pool.rows(claims_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, message_bytes))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
-        messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None}
+        messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None and not row[18]}
+        if any(row[18] for row in rows):
+            messages |= self._decrypted([row for row in rows if row[18] and row[16] is not None])
         personal = await self._personal([(row[0], row[1]) for row in rows if row[17] is not None])
         return Claimed([Leased(*row[:14]) for row in rows], messages, personal)
+
+    def _decrypted(self, rows: Sequence[Row]) -> Mapping[UUID, tuple[bytes, StoredEnvelope]]:
+        """Encrypted messages whose key is in memory. The others are read when they are sent, or deferred with a reason."""
+        found: dict[UUID, tuple[bytes, StoredEnvelope]] = {}
+        for row in rows:
+            cipher = None if self._bodies is None else self._bodies.known(row[0])
+            if cipher is not None:
+                with suppress(BodyKeyError):
+                    found[row[1]] = (cipher.decrypt(row[1], 0, row[16]), StoredEnvelope.read(row[15]))
+        return found
 
     async def _personal(self, keys: Sequence[tuple[UUID, UUID]]) -> Mapping[UUID, PersonalEmail]:
         """Without it, each is read when it is sent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,6 +18,8 @@ from mailsvc.accounts.archive import FORMAT, MANIFEST, Manifest
 from mailsvc.store.account_data import tables
 from mailsvc.store.account_data.copying import Copying
 from mailsvc.store.account_data.inserting import Inserting, Unsuitable
+from mailsvc.store.encryption.body_key_files import BodyKeyFiles
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption, EncryptionError, fingerprint
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy import inventory
@@ -42,14 +45,22 @@ async def elsewhere(module_database: str) -> Any:
     await pool.stop()
 
 
-async def exported(pool: Pool, database: str) -> bytes:
+def bodies(pool: Any, folder: Path, encryption: Encryption) -> BodyKeys:
+    from twisted.internet import reactor
+
+    return BodyKeys(pool, reactor, encryption, BodyKeyFiles(folder))
+
+
+async def exported(pool: Pool, database: str, folder: Path) -> bytes:
     fill(database)
+    await pool.run("DELETE FROM body_keys")
+    await bodies(pool, folder / "here", KEYS).turn_on(ACCOUNT, [])
     await pool.run("UPDATE erased_suppressions SET key = 1")
     await pool.run("UPDATE broadcasts SET next_at = NULL")
     await pool.run("UPDATE audit_heads SET anchored = 0")
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        copying = Copying(pool, ACCOUNT, KEYS, TRANSFER)
+        copying = Copying(pool, ACCOUNT, KEYS, TRANSFER, bodies(pool, folder / "here", KEYS))
         await copying.begin(datetime.now(UTC) + timedelta(days=30))  # before all of the rows' dates
         rows = await archives.write(copying, archive)
         keys = {number: fingerprint(number, key) for number, key in KEYS.keys.by_number.items()}
@@ -57,13 +68,16 @@ async def exported(pool: Pool, database: str) -> bytes:
     return file.getvalue()
 
 
-async def imported(pool: Any, content: bytes, encryption: Encryption = OTHER, transfer: Encryption = TRANSFER, days: int = 30) -> Inserting:
+async def imported(
+    pool: Any, content: bytes, folder: Path, encryption: Encryption = OTHER, transfer: Encryption = TRANSFER, days: int = 30
+) -> Inserting:
     from twisted.internet import reactor
 
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         manifest = Manifest.read(archive)
         inserting = Inserting(
-            pool, reactor, manifest.account_id, manifest.id, encryption, transfer, manifest.hash_keys, ["text"], days
+            pool, reactor, manifest.account_id, manifest.id, encryption, transfer, manifest.hash_keys, ["text"], days,
+            bodies(pool, folder / "there", encryption),
         )  # fmt: skip
         await archives.read(archive, manifest, inserting)
     return inserting
@@ -75,20 +89,23 @@ def test_every_table_is_archived_or_left_out() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_row_arrives_as_it_was(pool: Pool, database: str, elsewhere: Pool) -> None:
-    inserting = await imported(elsewhere, await exported(pool, database))
+async def test_every_row_arrives_as_it_was(pool: Pool, database: str, elsewhere: Pool, tmp_path: Path) -> None:
+    inserting = await imported(elsewhere, await exported(pool, database, tmp_path), tmp_path)
     for table in tables.ARCHIVED:
         before, after = [await each.rows(ROWS.format(table=table)) for each in (pool, elsewhere)]
         assert before or table in ("audit",), table
         if table in ("audit_details", "audit"):
             after = [row for row in after if row in before]  # the import itself is a line
-        changed = {"sealed_key", "secret"} if table in ("dkim_keys", "webhooks", "audience_keys") else set()
+        changed = {"sealed_key", "secret", "key"} if table in ("dkim_keys", "webhooks", "audience_keys", "body_keys") else set()
         changed |= {"pool"} if table == "domains" else {"created_by"} if table == "api_keys" else set()
         changed |= {"seq", "hash"} if table == "audit_heads" else {"claim", "claimed_until"} if table == "contact_imports" else set()
         if table == "erased_suppressions":
             assert after == [] and inserting.left_out == {table: 1}  # the other installation cannot compute these hashes
             continue
         assert [without(row, changed) for row in before] == [without(row, changed) for row in after], table
+    here, there = bodies(pool, tmp_path / "here", KEYS), bodies(elsewhere, tmp_path / "there", OTHER)
+    assert await here.of(ACCOUNT) == await there.of(ACCOUNT)
+    assert (tmp_path / "here" / str(ACCOUNT)).read_bytes() != (tmp_path / "there" / str(ACCOUNT)).read_bytes()
     [(sealed,)] = await elsewhere.rows("SELECT sealed_key FROM dkim_keys")
     assert OTHER.decrypt(bytes(sealed), USER) == SECRET
     [(suspended, archive, number)] = await elsewhere.rows("SELECT suspended_at, archive, number FROM accounts")
@@ -103,23 +120,27 @@ def without(row: Any, names: set[str]) -> dict[str, Any]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_hashes_of_erased_addresses_arrive_where_the_keys_are_the_same(pool: Pool, database: str, elsewhere: Pool) -> None:
-    inserting = await imported(elsewhere, await exported(pool, database), encryption=KEYS)
+async def test_hashes_of_erased_addresses_arrive_where_the_keys_are_the_same(
+    pool: Pool, database: str, elsewhere: Pool, tmp_path: Path
+) -> None:
+    inserting = await imported(elsewhere, await exported(pool, database, tmp_path), tmp_path, encryption=KEYS)
     assert inserting.left_out == {} and len(await elsewhere.rows("SELECT 1 FROM erased_suppressions")) == 1
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_older_than_the_retention_there_is_left_out_and_counted(pool: Pool, database: str, elsewhere: Pool) -> None:
-    content = await exported(pool, database)
+async def test_what_is_older_than_the_retention_there_is_left_out_and_counted(
+    pool: Pool, database: str, elsewhere: Pool, tmp_path: Path
+) -> None:
+    content = await exported(pool, database, tmp_path)
     await pool.run("UPDATE accounts SET name = 'x'")
     old = rewritten(content, "emails", lambda row: row | {"email_id": "00000000-0000-7000-8000-000000000000"})
-    inserting = await imported(elsewhere, old)
+    inserting = await imported(elsewhere, old, tmp_path)
     assert inserting.left_out["emails"] == 1 and await elsewhere.rows("SELECT 1 FROM emails") == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_is_interrupted_after_each_transaction(pool: Pool, database: str, elsewhere: Pool) -> None:
-    content, kills = await exported(pool, database), 0
+async def test_it_is_interrupted_after_each_transaction(pool: Pool, database: str, elsewhere: Pool, tmp_path: Path) -> None:
+    content, kills = await exported(pool, database, tmp_path), 0
 
     class Killed(Exception):
         pass
@@ -150,7 +171,7 @@ async def test_it_is_interrupted_after_each_transaction(pool: Pool, database: st
 
     while True:
         try:
-            await imported(Mortal(kills // 2, committed=kills % 2 == 1), content)
+            await imported(Mortal(kills // 2, committed=kills % 2 == 1), content, tmp_path)
             break
         except Killed:
             kills += 1
@@ -166,8 +187,8 @@ async def test_it_is_interrupted_after_each_transaction(pool: Pool, database: st
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_cannot_be_imported_is_refused_with_a_reason(pool: Pool, database: str, elsewhere: Pool) -> None:
-    content = await exported(pool, database)
+async def test_what_cannot_be_imported_is_refused_with_a_reason(pool: Pool, database: str, elsewhere: Pool, tmp_path: Path) -> None:
+    content = await exported(pool, database, tmp_path)
     for changed, says in (
         (rewritten(content, "emails", lambda row: row | {"new": 1}), "emails has no column new here: the archive is from a newer release"),
         (rewritten(content, "accounts", lambda row: row | {"id": str(UUID(int=5))}), "another account than its manifest says"),
@@ -176,21 +197,21 @@ async def test_what_cannot_be_imported_is_refused_with_a_reason(pool: Pool, data
         (rewritten(content, "topics", lambda row: [1]), "Line 1 of tables/topics.jsonl is not an object"),
     ):
         with pytest.raises(Unsuitable, match=says):
-            await imported(elsewhere, changed)
+            await imported(elsewhere, changed, tmp_path)
     with pytest.raises(EncryptionError):
-        await imported(elsewhere, content, transfer=OTHER)
+        await imported(elsewhere, content, tmp_path, transfer=OTHER)
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_or_domain_that_exists_is_not_touched(pool: Pool, database: str, elsewhere: Pool) -> None:
-    content = await exported(pool, database)
-    await imported(elsewhere, content)
+async def test_an_account_or_domain_that_exists_is_not_touched(pool: Pool, database: str, elsewhere: Pool, tmp_path: Path) -> None:
+    content = await exported(pool, database, tmp_path)
+    await imported(elsewhere, content, tmp_path)
     with pytest.raises(Unsuitable, match=f"The account {ACCOUNT} exists here"):
-        await imported(elsewhere, content)
+        await imported(elsewhere, content, tmp_path)
     other = rewritten(content, MANIFEST, lambda row: row | {"account_id": str(UUID(int=9))})
     other = rewritten(other, "accounts", lambda row: row | {"id": str(UUID(int=9))})
     with pytest.raises(Unsuitable, match="Another account here has the domain"):
-        await imported(elsewhere, other)
+        await imported(elsewhere, other, tmp_path)
     assert len(await elsewhere.rows("SELECT 1 FROM accounts")) == 1
 
 

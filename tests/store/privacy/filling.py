@@ -76,6 +76,7 @@ GIVEN: dict[tuple[str, str], Any] = {
     ("webhooks", "id"): str(USER),
     ("webhooks", "secret"): KEYS.encrypt(SECRET, USER),
     ("webhooks", "former"): None,
+    ("body_keys", "key"): KEYS.encrypt(SECRET, ACCOUNT),
     ("audience_keys", "secret"): KEYS.encrypt(SECRET, ACCOUNT),
     ("contacts", "hash"): AudienceKey(SECRET).hash(CANARY),
     ("consents", "hash"): AudienceKey(SECRET).hash(CANARY),
