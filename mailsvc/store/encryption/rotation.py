@@ -24,6 +24,7 @@ COLUMNS = (
     ("users", "id", "totp"),
     ("audience_keys", "account_id", "secret"),
     ("erasures", "id", "address"),
+    ("single_sign_on", "account_id", "secret"),
 )
 KINDS = {
     "dkim_keys": "DKIM keys",
@@ -31,6 +32,7 @@ KINDS = {
     "users": "authenticator secrets",
     "audience_keys": "keys of unsubscribes",
     "erasures": "addresses that are being erased",
+    "single_sign_on": "client secrets of single sign-on",
 }
 BATCH = 200
 
