@@ -136,7 +136,7 @@ class SingleSignOnSettings:
         """Whether this admin has just signed in with the provider as it is now, so that requiring it does not lock everybody out."""
         session = request.user_session
         recent = self.context.now() - session.created_at <= REAUTHENTICATION_LIFETIME
-        return session.single_sign_on == request.account_id and recent and session.created_at >= found.changed_at
+        return session.single_sign_on == request.account_id and recent and session.created_at > found.changed_at
 
     async def _shown(
         self, request: PageRequest, status: int = 200, entered: Entered | None = None, errors: dict[str, str] | None = None

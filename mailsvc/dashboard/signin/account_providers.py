@@ -31,7 +31,7 @@ class AccountProviders:
     _made: OrderedDict[tuple[object, ...], OpenId] = attrs.field(factory=OrderedDict, init=False, repr=False)
 
     def of(self, found: SingleSignOn) -> OpenId:
-        """The provider of an account. Made anew when the account changes it."""
+        """The provider of an account, with nothing cached after the account changes it."""
         key = (found.account_id, found.changed_at, found.issuer, found.client, found.secret, found.vouches)
         provider = self._made.pop(key, None) or self._new(found.issuer, found.client, found.secret, found.vouches)
         self._made[key] = provider

@@ -182,7 +182,7 @@ class OpenId:
         return Claims(identity, sure, str(claims.get("name", ""))[:100], self._signed_in_at(claims.get("auth_time")))
 
     async def _exchanged(self, found: Mapping[str, Any], request: AuthorizationRequest, code: str) -> dict[str, Any]:
-        """The tokens for a code. The secret goes in the body only if the provider says that it takes it there."""
+        """The tokens for a code. The secret goes in the body only if the provider says that it takes it there (8414 §2)."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": request.back, "code_verifier": request.verifier}
         if "client_secret_post" in (found.get("token_endpoint_auth_methods_supported") or ()):
             return await self.web.post(found["token_endpoint"], form | {"client_id": self.client, "client_secret": self.secret})

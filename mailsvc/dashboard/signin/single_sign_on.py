@@ -46,8 +46,12 @@ class SingleSignOnPages:
 
     @page(app, SSO, "POST", access="public")
     async def go(self, request: PageRequest) -> bytes:
-        """Leads to the provider of an address, whether or not the address belongs to a user."""
-        again, next_ = request.field("why") == "again", inside(request.field("next"))
+        """Leads to the provider of an address, whether or not the address belongs to a user.
+
+        `why`: `again` to confirm the identity, `fresh` to sign in without an old session at the provider.
+        """
+        why, next_ = request.field("why"), inside(request.field("next"))
+        again = why == "again"
         if again and not _signed_in(request):
             return request.redirect(SIGN_IN)
         email = request.user_session.email if again else request.field("email").lower()
@@ -63,7 +67,7 @@ class SingleSignOnPages:
             return await self.form.shown(request, next_, email, {"email": UNKNOWN}, 422)
         provider, account = self.providers.of(found), str(found.account_id)
         authorization = self.authentication.begin_state(
-            request, NAME, callback(account), again, email, account=account, email=email, why="again" if again else "", next=next_
+            request, NAME, callback(account), why in ("again", "fresh"), email, account=account, email=email, why=why, next=next_
         )
         try:
             to = await provider.page(authorization)
