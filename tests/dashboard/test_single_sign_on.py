@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
@@ -20,11 +21,12 @@ import pytest_twisted
 from joserfc import jwk
 
 from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
-from mailsvc.dashboard.signin.providers import usable_keys
+from mailsvc.dashboard.signin.providers import providers_of, usable_keys
 from mailsvc.net.urls import Rules
-from mailsvc.store.people.identities import Identity
+from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.postgres.pool import Pool
+from tests.dashboard import test_federation as federation
 from tests.dashboard.fixtures import ENCRYPTION, HASHED, PASSWORD, Browser, DashboardRig, Response, session
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 from tests.dashboard.test_passkeys import OPTIONS, device
@@ -349,6 +351,28 @@ async def test_other_ways_to_sign_in_are_refused(account: Account) -> None:
     browser = rig.browser()
     await by_password(browser)
     assert (await browser.get(await account.there(browser, BOB))).location == "/dashboard/keys"
+
+
+@pytest.mark.parametrize("name", ["google", "github"])
+@pytest_twisted.ensureDeferred
+async def test_the_operators_providers_are_refused(account: Account, name: str, tmp_path: Path) -> None:
+    rig, fake = account.rig, account.fake
+    providers = providers_of(federation.settings(fake, tmp_path), rig.assembly.fetcher, rig.clock.seconds)
+    rig.assembly.providers = providers
+    rig.pages = rig.assembly.resource()
+    user = await rig.assembly.users.named(BOB)
+    assert user is not None
+    await Identities(rig.pool, rig.clock).add(user.id, Identity(fake.url, "2", name, BOB))
+    fake.person = Someone("2", "bob@private.example")
+    browser = rig.browser()
+    assert (await federation.through(browser, fake, name)).location == "/dashboard/keys"
+    fake.person = Someone("1", ANN)
+    await account.set_up()
+    await account.require()
+    fake.person, browser = Someone("2", "bob@private.example"), rig.browser()
+    shown = await federation.through(browser, fake, name)
+    assert shown.status == 403 and f"requires single sign-on for {BOB}" in shown.text and session(browser) == ""
+    assert ("sign-in refused", f"{name}: single sign-on is required") in await rig.audit(account.id)
 
 
 @pytest_twisted.ensureDeferred

@@ -30,6 +30,7 @@ HOUR = 3600.0
 SOON = 60.0  # shortest time between fetches of keys because of an unknown one
 SKEW = 60  # seconds of clock difference
 SIGNED_WITH = ["RS256", "ES256", "PS256", "EdDSA"]
+MOST_KEYS = 50  # that are read; each takes a fraction of a millisecond
 RSA_BITS = 2048  # at least (7518 §3.3)
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
@@ -261,7 +262,7 @@ class OpenId:
 def usable_keys(published: Any) -> jwk.KeySet:
     """The published keys that can verify signatures. Others are ignored (7517 §5). Raises ValueError."""
     listed = published.get("keys") if isinstance(published, dict) else None
-    keys = [key for key in map(_key, listed if isinstance(listed, list) else []) if key is not None]
+    keys = [key for key in map(_key, listed[:MOST_KEYS] if isinstance(listed, list) else []) if key is not None]
     if not keys:
         raise ValueError("the provider has no usable key")
     return jwk.KeySet(keys)
