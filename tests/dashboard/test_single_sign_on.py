@@ -264,6 +264,9 @@ async def test_it_can_be_required_only_by_an_admin_who_has_just_signed_in_with_i
     await ann.get(SSO)
     shown = await ann.post(f"{SSO}/require", {"required": "on"})
     assert shown.status == 422 and "Sign in with your provider first" in shown.text
+    by_password = await rig.inside(ANN)
+    await by_password.get(SSO)
+    assert (await by_password.post(f"{SSO}/require", {"required": "on"})).status == 422
     assert (await account.through(ann)).status == 303
     assert "Require single sign-on" in (await ann.get(SSO)).text
     rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
