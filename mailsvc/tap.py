@@ -55,7 +55,6 @@ from mailsvc.monitoring.failures import explain
 from mailsvc.monitoring.listener import private
 from mailsvc.monitoring.operator_commands import OperatorCommands
 from mailsvc.monitoring.readiness import Monitoring
-from mailsvc.net import urls
 from mailsvc.net.dns import Resolver
 from mailsvc.net.fetch import Fetcher
 from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures
@@ -410,7 +409,7 @@ class Daemon:
             base_url=settings.base_url or "", password_thread=self.threads.password, notify=self.notifications.notify,
             accounts=self.accounts, domains=self.domains, maintenance=self.maintenance, keys=self.keys, messages=self.messages,
             mailer=mailer, sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
-            read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
+            fetcher=self.fetcher, most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix), inbox=self.sandbox_mail if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
             reputation=wiring.reputation(settings, self.pool, self.reactor), erasing=self.database.erasing,

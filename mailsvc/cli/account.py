@@ -1,4 +1,5 @@
-"""`mailsvc account retention`, `plan`, `plans`, `release` and `trust`: how long data is kept, and how much an account may send."""
+"""`mailsvc account retention`, `plan`, `plans`, `release`, `trust`, `networks`, `sso` and `review`: how long data is kept, how much an
+account may send, and who can open it."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from mailsvc.store.people.abuse import AbuseStore
 from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.people.audit import Audit, by_operator
 from mailsvc.store.people.quota import Quota
+from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.queue.operator import Operating
 
 KINDS = tuple(field.name for field in attrs.fields(retention.Retention) if field.name != "tls")
@@ -145,6 +147,28 @@ def account_networks(settings: Settings, /, account: str, networks: Sequence[str
             line = by_operator(owner.id, "networks changed", ", ".join(wanted) or "any network")
             await accounts.restrict(owner.id, wanted, [line])
         click.echo("\n".join(await accounts.networks(owner.id)) or "any network")
+
+    run_with_database(settings, work)
+
+
+@click.command("sso")
+@click.argument("account")
+@click.option("--off", is_flag=True, help="Let members sign in in other ways again, for example if the provider is gone.")
+@click.pass_obj
+def account_sso(settings: Settings, /, account: str, off: bool) -> None:
+    """Show an account's single sign-on, or end its enforcement."""
+
+    async def work(database: Database, reactor: Any) -> None:
+        owner = await find_account(Accounts(database.pool, reactor), account)
+        stored = SingleSignOns(database.pool, reactor, database.encryption)
+        if off:
+            await stored.require(owner.id, False, [by_operator(owner.id, "single sign-on made optional")])
+        found = await stored.of_account(owner.id)
+        if found is None:
+            click.echo(f"{owner.name} has no single sign-on.")
+        else:
+            state = "required" if found.required else "optional"
+            click.echo(f"{owner.name}: {found.issuer}, {state} for {', '.join(found.claimed) or 'no domain'}")
 
     run_with_database(settings, work)
 

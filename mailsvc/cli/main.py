@@ -20,6 +20,7 @@ from mailsvc.cli.account import (
     account_release,
     account_retention,
     account_review,
+    account_sso,
     account_trust,
 )
 from mailsvc.cli.account_data import (
@@ -181,8 +182,8 @@ def member_reset(settings: Settings, email: str) -> None:
 
 
 for command in (
-    account_review, account_networks, account_retention, account_plan, account_plans, account_release, account_trust, account_export,
-    account_import, account_close, account_reopen, account_minimize, account_encrypt,
+    account_review, account_networks, account_sso, account_retention, account_plan, account_plans, account_release, account_trust,
+    account_export, account_import, account_close, account_reopen, account_minimize, account_encrypt,
 ):  # fmt: skip
     account.add_command(command)
 main.add_command(audit)

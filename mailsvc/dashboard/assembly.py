@@ -21,6 +21,7 @@ from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
 from mailsvc.dashboard.account.privacy import PrivacyPages
 from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.account.security import Security
+from mailsvc.dashboard.account.single_sign_on import SingleSignOnSettings
 from mailsvc.dashboard.account.smtp import RelayAccess, SmtpPages
 from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.context import PageContext
@@ -36,6 +37,7 @@ from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import CommonPages, Dashboard
 from mailsvc.dashboard.sandbox import Inbox
+from mailsvc.dashboard.signin.account_providers import AccountProviders
 from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.completion import Authentication
 from mailsvc.dashboard.signin.federation import Federation
@@ -46,6 +48,7 @@ from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.second_factor import SecondFactor
 from mailsvc.dashboard.signin.sign_up import EmailLinkPages
+from mailsvc.dashboard.signin.single_sign_on import SingleSignOnPages
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.webhooks import WebhookPages
@@ -53,8 +56,9 @@ from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.names import suffixes
 from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
+from mailsvc.net import urls
+from mailsvc.net.fetch import Fetcher
 from mailsvc.net.signed_links import SignedLinks
-from mailsvc.net.urls import Target
 from mailsvc.runtime.offload import InThread
 from mailsvc.settings.schema import Settings
 from mailsvc.store.account_data.closing import Closing
@@ -83,6 +87,7 @@ from mailsvc.store.people.minimization import Minimization
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.sign_in_attempts import SignInAttempts
+from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.journal import Recorded
@@ -121,7 +126,7 @@ class Assembly:
     mailer: Mailer | None
     sign_up: bool
     webhooks: Webhooks
-    read_url: Callable[[str], Target]
+    fetcher: Fetcher  # for URLs that customers give
     most_webhooks: int
     quotas: Quotas
     notify: Callable[[str], None]
@@ -162,8 +167,10 @@ class Assembly:
         passkeys = PasskeySignIn(context, authentication)
         second = SecondFactor(context, authentication, passkeys)
         signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)
+        read_url = partial(urls.read, rules=self.fetcher.rules)
+        account_providers = AccountProviders(self.fetcher, partial(unix, self.clock))
         notify_webhooks = partial(self.notify, "webhooks")
-        webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, notify_webhooks)
+        webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), read_url, self.most_webhooks, notify_webhooks)
         suppressions = Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption))
         sections: dict[str, Any] = {
             "": home, "start": home,
@@ -186,9 +193,11 @@ class Assembly:
                 Minimization(pool, self.clock, self.notify),
             ),
             "settings/privacy": PrivacyPages(context, self.erasing),
+            "settings/sso": SingleSignOnSettings(context, account_providers),
             "settings/identities": IdentityPages(context, authentication),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys,
             "sign-in/with": Federation(context, authentication, email_links),
+            "sign-in/sso": SingleSignOnPages(context, authentication, account_providers, signin),
             "sign-up": email_links, "reset": email_links, "invitation": email_links,
         }  # fmt: skip
         if self.inbox is not None:
@@ -202,7 +211,7 @@ class Assembly:
             secrets=partial(self.encryption.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             has_sandbox=self.inbox is not None, sign_up=self.sign_up, sends_email=self.mailer is not None,
             identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
-            relying_party=RelyingParty.of(self.base_url),
+            relying_party=RelyingParty.of(self.base_url), single_sign_ons=SingleSignOns(self.pool, self.clock, self.encryption),
         )  # fmt: skip
 
     async def _new_account(self, name: str) -> Any:

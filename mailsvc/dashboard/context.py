@@ -19,6 +19,7 @@ from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.people.users import Users
 
 log = Logger()
@@ -44,6 +45,7 @@ class PageContext:
     sends_email: bool = False  # whether the service can send emails itself
     identities: Identities
     passkeys: Passkeys
+    single_sign_ons: SingleSignOns
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     relying_party: RelyingParty | None = None
 

@@ -398,7 +398,9 @@ async def _access_redirect(request: PageRequest, access: Access) -> bytes | None
     if not allow_list.allows(request.address, session.networks) and request.path != SWITCH:
         await request.write_audit_entry("access denied", f"{request.path}, network")
         raise forbidden("This account can’t be opened from your network. Ask an admin of the account.")
-    if session.mfa_required and not session.second_factor and not request.path.startswith((SECURITY, PASSKEYS)):
+    if session.must_use_provider and request.path != SWITCH:
+        return request.render("signin/required.html", 403, email=session.email, next=_return_path(request))
+    if session.lacks_second_factor and not request.path.startswith((SECURITY, PASSKEYS)):
         return request.redirect(SECURITY)
     if access == "admin" and session.role != "admin":
         await request.write_audit_entry("access denied", request.path)

@@ -58,6 +58,12 @@ SILENT = {
 }
 
 
+SINGLE_SIGN_ON = """
+INSERT INTO single_sign_on (account_id, issuer, client, secret, required, new_members, vouches, changed_at)
+VALUES (%s, 'https://login.example.com', 'client', %s, true, false, false, now())
+"""
+
+
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[str]:
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
@@ -145,6 +151,10 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"account networks {owner} 192.0.2.0/24", "networks changed")
     await walk(f"account networks {owner}")  # only shows
     await walk(f"account networks {owner} --any", "networks changed")
+    secret = walk.encryption.encrypt(b"secret", UUID(owner))
+    await walk.pool.run(SINGLE_SIGN_ON, (owner, secret))
+    await walk(f"account sso {owner} --off", "single sign-on made optional")
+    await walk(f"account sso {owner}")  # only shows
     await walk(f"account review {owner}", "access review exported")
     await walk(f"account export {owner} --output {walk.config}.account.zip --key {walk.config}.account.key", "account exported")
     await walk(f"account import {walk.config}.account.zip --key {walk.config}.account.key")  # it exists

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -32,7 +31,8 @@ from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Admitted, Content, Incoming, Intake
 from mailsvc.mail.address import Mailbox
 from mailsvc.net import urls
-from mailsvc.net.dns import Temporary
+from mailsvc.net.dns import Records, Temporary
+from mailsvc.net.fetch import Fetcher
 from mailsvc.policy import Limits
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.checks import DomainChecks
@@ -205,6 +205,13 @@ class NoDelivery:
         return work()
 
 
+class Loopback:
+    """A resolver that only accepts addresses."""
+
+    async def addresses(self, host: str) -> Records[str]:
+        return Records(host, (host,))
+
+
 async def called(work: Callable[..., Any], *given: Any) -> Any:
     return work(*given)
 
@@ -217,6 +224,7 @@ class DashboardRig:
     base_url: str = "http://localhost:8025"
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     sign_up: bool = True
+    rules: urls.Rules = urls.Rules()  # for URLs that customers give
     clock: Clock = attrs.field(factory=Clock)
     mailer: FakeMailer = attrs.field(factory=FakeMailer)
 
@@ -236,8 +244,9 @@ class DashboardRig:
             "base_url": self.base_url, "accounts": Accounts(self.pool, self.clock), "domains": domains,
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mailer": self.mailer,
             "sign_up": self.sign_up, "notify": lambda name: None, "providers": self.providers, "relay_ports": {},
-            "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
+            "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "most_webhooks": 9,
             "erasing": Recorded(Eraser(self.pool, self.pool.reactor, ENCRYPTION, called, patience=0.0), None),
+            "fetcher": Fetcher(self.pool.reactor, Loopback(), self.rules),
             "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
         # Arguments that none of these tests uses.

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
 
 import attrs
 from joserfc import jwk, jwt
@@ -38,8 +38,13 @@ class Someone:
 class FakeProvider:
     person: Someone = attrs.field(factory=Someone)
     lie: Callable[[dict[str, Any]], dict[str, Any]] = attrs.field(default=lambda claims: claims)  # what it does to the ID token's claims
-    signs_with: jwk.RSAKey = attrs.field(factory=lambda: jwk.RSAKey.generate_key(2048, {"kid": "first", "use": "sig"}))
-    publishes: list[jwk.RSAKey] = attrs.field(factory=list)
+    signs_with: Any = attrs.field(factory=lambda: jwk.RSAKey.generate_key(2048, {"kid": "first", "use": "sig"}))
+    publishes: list[Any] = attrs.field(factory=list)
+    algorithm: str = "RS256"
+    header: dict[str, Any] = attrs.field(factory=dict)  # what differs in the ID token's header
+    sign: Callable[[dict[str, Any], dict[str, Any]], str] | None = None  # makes the ID token from header and claims, in another way
+    tells_at_user_info: bool = False  # address and name are not in the ID token, but at the userinfo endpoint
+    user_info: dict[str, Any] = attrs.field(factory=dict)  # what differs there
     discovery: dict[str, Any] = attrs.field(factory=dict)  # what differs in the discovery document
     denies: bool = False
     asks_again: bool = True  # whether `max_age=0` makes it ask for the password; the real one ignores it
@@ -99,13 +104,17 @@ class FakeProvider:
             found = {
                 "issuer": self.url, "authorization_endpoint": f"{self.url}/authorize", "token_endpoint": f"{self.url}/token",
                 "jwks_uri": f"{self.url}/keys", "response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"],
+                "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
             }  # fmt: skip
-            request.answer(200, found | self.discovery)
+            given = found | ({"userinfo_endpoint": f"{self.url}/userinfo"} if self.tells_at_user_info else {}) | self.discovery
+            request.answer(200, {name: value for name, value in given.items() if value is not None})
         elif path == "/keys":
             request.answer(200, {"keys": [key.as_dict(private=False) for key in self.publishes]})
         elif path in ("/authorize", "/login/oauth/authorize"):
             self.requests.append(query)
             self._authorize(request, query)
+        elif path == "/userinfo" and request.headers.get("Authorization", "").removeprefix("Bearer ") in self._tokens:
+            request.answer(200, {"sub": self.person.subject, **self._about(), **self.user_info})
         elif path in ("/user", "/user/emails"):
             self._tell(request, path)
         else:
@@ -130,15 +139,19 @@ class FakeProvider:
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def post(self, request: Any, path: str, form: dict[str, str]) -> None:
+        given = request.headers.get("Authorization", "")
+        if given.startswith("Basic ") and "client_secret" not in form and "client_id" not in form:
+            client, _, secret = base64.b64decode(given.removeprefix("Basic ")).decode().partition(":")
+            form = form | {"client_id": unquote_plus(client), "client_secret": unquote_plus(secret), "basic": "yes"}
         self.exchanged.append(form)
         wrong = self._wrong(form)
         if path == "/token":
             if wrong or form.get("grant_type") != "authorization_code":
                 request.answer(400, {"error": wrong or "unsupported_grant_type"})
             else:
-                request.answer(
-                    200, {"token_type": "Bearer", "access_token": "x", "id_token": self._id_token(self._codes.pop(form["code"]))}
-                )
+                token, id_token = secrets.token_urlsafe(16), self._id_token(self._codes.pop(form["code"]))
+                self._tokens.add(token)
+                request.answer(200, {"token_type": "Bearer", "access_token": token, "id_token": id_token})
         elif path == "/login/oauth/access_token":
             if wrong:
                 request.answer(200, {"error": wrong})  # as GitHub does it
@@ -163,13 +176,19 @@ class FakeProvider:
         now = int(self.clock())
         claims = {
             "iss": self.url, "aud": CLIENT, "sub": self.person.subject, "iat": now, "exp": now + 300, "nonce": request["nonce"],
-            "email": self.person.email, "email_verified": self.person.email_verified, "name": self.person.name,
         }  # fmt: skip
+        claims |= {} if self.tells_at_user_info else self._about()
         if "auth_time" in request.get("claims", ""):
             claims["auth_time"] = now if request.get("max_age") == "0" and self.asks_again else self.signed_in_at
         if self.person.hd is not None:
             claims["hd"] = self.person.hd
-        return jwt.encode({"alg": "RS256", "kid": self.signs_with.kid}, self.lie(claims), self.signs_with)
+        header = {"alg": self.algorithm, "kid": self.signs_with.kid, **self.header}
+        if self.sign is not None:
+            return self.sign(header, self.lie(claims))
+        return jwt.encode(header, self.lie(claims), self.signs_with, algorithms=[self.algorithm])
+
+    def _about(self) -> dict[str, Any]:
+        return {"email": self.person.email, "email_verified": self.person.email_verified, "name": self.person.name}
 
     def _tell(self, request: Any, path: str) -> None:
         if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self._tokens:

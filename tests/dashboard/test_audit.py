@@ -16,7 +16,9 @@ from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
+from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
 from tests.dashboard.test_passkeys import OPTIONS, device
+from tests.dashboard.test_single_sign_on import DEVELOPMENT, verified
 
 HOME = "/dashboard"
 ANN, NEW_ANN, BOB = "ann@example.com", "new-ann@example.com", "bob@example.com"
@@ -27,6 +29,7 @@ SILENT = {
     f"{HOME}/theme": "a cookie of this browser",
     f"{HOME}/settings/show": "which account this browser shows",
     f"{HOME}/sign-in/with/<name>": "begins at another service; the answer is checked",
+    f"{HOME}/sign-in/sso": "begins at the account's provider; the answer is checked",
     f"{HOME}/sign-up": "nobody is there yet",
 }
 
@@ -107,6 +110,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/settings/members/<text>/role", "role changed", {"role": "admin"}, bob)
     await sent("/settings/members/<text>/remove", "member removed", {}, bob)
     await sent("/settings/account", "account changed", {"name": "Other"})
+    await single_sign_on(walk, account_id)
     await sent("/settings/data/retention", "retention changed", dict.fromkeys(KINDS, "7"))
     await sent("/settings/data/minimize", "data minimization changed", {"tracking": "on"})
     await sent("/settings/data/close", "account closed", {"name": "Other"})
@@ -114,6 +118,20 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/settings/privacy/find", "address searched", {"email": "cat@example.net"})
     await sent("/settings/privacy/export", "personal data exported", {"email": "cat@example.net"})
     await sent("/settings/privacy/erase", "address erased", {"email": "cat@example.net"})
+
+
+async def single_sign_on(walk: Walk, account_id: UUID) -> None:
+    """Setting it up needs a provider; signing in with it is in test_single_sign_on."""
+    fake = FakeProvider().start()
+    walk.rig.assembly.fetcher.rules = DEVELOPMENT
+    await verified(walk.rig, account_id, "sso.example")
+    form = {"issuer": fake.url, "client": CLIENT, "secret": SECRET, "domains": "sso.example"}
+    await walk.sent("/settings/sso", "single sign-on set up", form)
+    await walk.sent("/settings/sso", "single sign-on changed", form)
+    fake.stop()
+    await walk.rig.pool.run("UPDATE single_sign_on SET required = true")
+    await walk.sent("/settings/sso/require", "single sign-on made optional", {"required": "off"})
+    await walk.sent("/settings/sso/remove", "single sign-on removed")
 
 
 async def around_the_sign_in(walk: Walk) -> None:

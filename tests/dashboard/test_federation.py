@@ -15,24 +15,16 @@ from joserfc import jwk
 
 from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
 from mailsvc.dashboard.signin.providers import ProviderError, providers_of
-from mailsvc.net.dns import Records
 from mailsvc.net.fetch import Fetcher
 from mailsvc.net.urls import Rules
 from mailsvc.settings.identity_providers import SignIn
 from mailsvc.settings.reader import SettingsError
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import Browser, DashboardRig, Response, session
+from tests.dashboard.fixtures import Browser, DashboardRig, Loopback, Response, session
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 
 SECURITY = "/dashboard/settings/security"
 KEY = jwk.RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
-
-
-class Loopback:
-    """A resolver that only accepts addresses."""
-
-    async def addresses(self, host: str) -> Records[str]:
-        return Records(host, (host,))
 
 
 @pytest.fixture

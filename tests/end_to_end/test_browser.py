@@ -22,7 +22,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from mailsvc.dashboard.assembly import NAVIGATION
-from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
+from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_at_all, look_here
@@ -405,7 +405,7 @@ def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: 
     daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
     webhook = f"{dashboard}/webhooks/{endpoint}"
     names = [*(path for path, _, _ in NAVIGATION if path), "nothing"]
-    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp data privacy access audit".split()]
+    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp sso data privacy access audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
     look_at_all(page, paths | {
         "emails-nothing": f"{dashboard}/emails?q=nothing+of+this",
@@ -589,3 +589,57 @@ def test_signing_up_and_in_with_a_provider(page: Page, provider: FakeProvider, n
         page.get_by_role("link", name="Continue as Pat Example").click()
         expect(page.get_by_role("status")).to_contain_text("Connected")
     leave(page)
+
+
+def test_single_sign_on_is_set_up_required_and_used(page: Page, daemon: Daemon, provider: FakeProvider) -> None:
+    ann, domain = "ann@sso.acme-example.com", "sso.acme-example.com"
+    enter(page, daemon, ann, "Single")
+    page.goto("/dashboard/domains")
+    page.get_by_role("textbox", name="Domain").fill(domain)
+    page.get_by_role("button", name="Add domain").click()
+    expect(page.get_by_role("heading", name="DNS records")).to_be_visible()
+    daemon.command("domain", "trust", domain, "--account", "Single")
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("link", name="Single sign-on").click()
+    shown(page, "sso-off")
+    page.get_by_label("Issuer URL").fill("https://127.0.0.1:1")
+    page.get_by_label("Client ID").fill(CLIENT)
+    page.get_by_label("Client secret").fill(SECRET)
+    page.get_by_label("Email domains").fill("elsewhere.example")
+    page.get_by_role("button", name="Set up single sign-on").click()
+    expect(page.locator("#d-issuer")).to_contain_text("can’t be used")
+    page.get_by_label("Issuer URL").fill(provider.url)
+    page.get_by_label("Client secret").fill(SECRET)
+    page.get_by_role("button", name="Set up single sign-on").click()
+    expect(page.locator("#d-domains")).to_contain_text("is not a verified domain of this account")
+    shown(page, "sso-wrong")
+    page.get_by_label("Email domains").fill(domain)
+    page.get_by_label("Client secret").fill(SECRET)
+    page.get_by_role("button", name="Set up single sign-on").click()
+    expect(page.get_by_role("status")).to_contain_text("Sign in with your provider")
+    shown(page, "sso-optional")
+    provider.person = Someone("900", ann, name="Ann Example")
+    page.get_by_role("button", name="Sign in with single sign-on").click()
+    page.get_by_role("link", name="Continue as Ann Example").click()
+    expect(page.get_by_role("button", name="Require single sign-on")).to_be_visible()
+    shown(page, "sso-ready")
+    page.get_by_role("button", name="Require single sign-on").click()
+    expect(page.get_by_text("Required", exact=True)).to_be_visible()
+    shown(page, "sso-required")
+    leave(page)
+    page.get_by_label("Email").fill(ann)
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("uses single sign-on")
+    shown(page, "sso-sign-in")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.get_by_role("heading", name="Use single sign-on")).to_be_visible()
+    shown(page, "sso-refused")
+    page.get_by_role("link", name="Sign in as a different user").click()
+    page.get_by_label("Email").fill(ann)
+    page.get_by_role("button", name="Continue with single sign-on").click()  # without a password
+    page.get_by_role("link", name="Continue as Ann Example").click()
+    expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
+    provider.person, found = Someone(), daemon.command("account", "sso", "Single", "--off")
+    assert "optional for sso.acme-example.com" in found

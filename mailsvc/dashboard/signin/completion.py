@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from datetime import datetime
+from datetime import UTC, datetime
+from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.formatting import span, stamp
-from mailsvc.dashboard.page import SESSION, SIGN_IN, PageRequest
-from mailsvc.dashboard.signin import mails
+from mailsvc.dashboard.page import NEVER, SESSION, SIGN_IN, PageError, PageRequest
+from mailsvc.dashboard.signin import mails, tickets
 from mailsvc.dashboard.signin.mails import Mailer, SignInEmail
 from mailsvc.dashboard.signin.password import Passwords
+from mailsvc.dashboard.signin.providers import AuthorizationRequest, Claims
 from mailsvc.dashboard.signin.throttle import Subject, Throttle
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.people.audit import Line
@@ -23,6 +26,9 @@ from mailsvc.store.people.users import User
 
 DEVICE = "mailsvc-device"
 YEAR = 365 * 86400
+STATE_EXPIRED = PageError(
+    400, "Sign-in expired", "This sign-in was started in another browser, was already used, or took longer than 10 minutes."
+)
 
 
 @attrs.frozen
@@ -44,29 +50,40 @@ class Authentication:
     mailer: Mailer | None
 
     async def sign_in(
-        self, request: PageRequest, user: User, next_: str, *, proof: str, both: bool = False, proved_at: datetime | None = None
-    ) -> bytes:
+        self, request: PageRequest, user: User, next_: str, *, proof: str, both: bool = False, proved_at: datetime | None = None,
+        single_sign_on: UUID | None = None,
+    ) -> bytes:  # fmt: skip
         """Begin a session and redirect to `next_`, or to the second factor if one is required.
 
-        `both`: the proof includes the second factor. `proved_at`: when the user proved their identity (now if None). A previous session
-        of this browser ends.
+        `both`: the proof includes the second factor. `proved_at`: when the user proved their identity (now if None). `single_sign_on`: the
+        account whose provider was used. A previous session of this browser ends. Refused if an account of theirs requires its provider.
         """
+        half = request.session if request.session is not None and request.session.stage == "password" else None
+        if single_sign_on is None and half is not None and half.user_id == user.id:
+            single_sign_on = half.single_sign_on  # this is the second factor
+        required = await self.context.single_sign_ons.required_of(user.id)
+        if required is not None and required.account_id != single_sign_on:
+            await self.context.audit.write(audit_entry(request, user, "sign-in refused", f"{proof}: single sign-on is required"))
+            return request.render("signin/required.html", 403, email=user.email, next=safety.inside(next_))
         stage = "password" if user.second_factor and not both else "whole"
-        await self.begin_session(request, user, stage, proved_at)
+        await self.begin_session(request, user, stage, proved_at, single_sign_on)
         if stage == "whole":
             await self.record_sign_in(request, user, proof)
             return request.redirect(safety.inside(next_))
         return request.redirect(f"{SIGN_IN}/code", next=safety.inside(next_))
 
-    async def begin_session(self, request: PageRequest, user: User, stage: str, proved_at: datetime | None = None) -> None:
-        """Begin a session with a new secret."""
+    async def begin_session(
+        self, request: PageRequest, user: User, stage: str, proved_at: datetime | None = None, single_sign_on: UUID | None = None
+    ) -> None:
+        """Begin a session with a new secret. It shows the account that was signed in to, or else the last one."""
         accounts = await self.context.users.accounts(user.id)
         old = request.session.hash if request.session else None
         shown = [a.account_id for a in accounts]
-        before = request.session.account_id if request.session else None
+        before = single_sign_on or (request.session.account_id if request.session else None)
         account = before if before in shown else next(iter(shown), None)
         part = "password" if stage == "password" else "whole"
-        secret = await self.context.sessions.begin(user.id, account, part, request.address, request.agent, old, proved_at)  # type: ignore[arg-type]
+        begin = self.context.sessions.begin
+        secret = await begin(user.id, account, part, request.address, request.agent, old, proved_at, single_sign_on)  # type: ignore[arg-type]
         request.set_cookie(SESSION, secret, 30 * 86400)
 
     async def record_sign_in(self, request: PageRequest, user: User, proof: str) -> None:
@@ -76,6 +93,31 @@ class Authentication:
     def remember_browser(self, request: PageRequest, email: str) -> None:
         """Mark this browser as known for the address, so that its attempts are counted separately."""
         request.set_cookie(DEVICE, _device(self.context.secrets()[0], email, secrets.token_hex(8)), YEAR)
+
+    # Other services
+
+    def begin_state(self, request: PageRequest, purpose: str, back: str, again: bool, hint: str = "", **facts: str) -> AuthorizationRequest:
+        """A sign-in that begins at another service. `back`: the path of the callback; `facts`: what it needs to know."""
+        secret = self.context.secrets()[0]
+        state = tickets.issue(secret, request.binding, purpose, unix(self.context.clock), **facts)
+        return attrs.evolve(self._authorization(state, secret, back), again=again, hint=hint)
+
+    async def take_state(
+        self, request: PageRequest, purpose: str, back: str, **expected: str
+    ) -> tuple[dict[str, str], AuthorizationRequest]:
+        """The facts of a state that comes back for the first time, with these values among them. Raises PageError."""
+        state, now, secrets_ = request.query("state"), unix(self.context.clock), self.context.secrets()
+        facts = tickets.read(secrets_, request.binding, purpose, state, now)
+        secret = tickets.signer(secrets_, request.binding, purpose, state)
+        if facts is None or secret is None or any(facts[name] != value for name, value in expected.items()):
+            raise STATE_EXPIRED
+        if not await self.attempts.spend(state, datetime.fromtimestamp(now + tickets.LIFE, UTC)):
+            raise STATE_EXPIRED
+        return facts, self._authorization(state, secret, back)
+
+    def _authorization(self, state: str, secret: bytes, back: str) -> AuthorizationRequest:
+        nonce, verifier = (tickets.derived(secret, state, what) for what in ("nonce", "verifier"))
+        return AuthorizationRequest(f"{self.context.base_url}{back}", state, nonce, verifier)
 
     # Attempts
 
@@ -126,6 +168,11 @@ class Authentication:
 
     def link(self, path: str, secret: str) -> str:
         return f"{self.context.base_url}{path}?link={secret}"
+
+
+def when_signed_in(claimed: Claims) -> datetime:
+    """When the user signed in at the other service, as far as it says so."""
+    return NEVER if claimed.signed_in_at is None else datetime.fromtimestamp(claimed.signed_in_at, UTC)
 
 
 def is_address(email: str) -> bool:

@@ -6,26 +6,20 @@ never connects it.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import NEVER, REAUTHENTICATION_LIFETIME, SECURITY, SIGN_IN, PageError, PageRequest, not_found, page, section_app
+from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME, SECURITY, SIGN_IN, PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import inside
-from mailsvc.dashboard.signin import tickets
-from mailsvc.dashboard.signin.completion import Authentication
-from mailsvc.dashboard.signin.providers import AuthorizationRequest, Claims, Provider, ProviderError
+from mailsvc.dashboard.signin.completion import Authentication, when_signed_in
+from mailsvc.dashboard.signin.providers import Claims, Provider, ProviderError
 from mailsvc.dashboard.signin.sign_up import INVITATION, SIGN_UP, EmailLinkPages
 
 WITH = f"{SIGN_IN}/with"
 STATE = "state"
-STATE_EXPIRED = PageError(
-    400, "Sign-in expired", "This sign-in was started in another browser, was already used, or took longer than 10 minutes."
-)
 log = Logger()
 
 
@@ -47,29 +41,23 @@ class Federation:
             return request.ask_to_reauthenticate()
         if why == "again" and not provider.reports_sign_in_time:
             raise _unproved(provider)
-        now = unix(self.context.clock)
-        next_ = inside(request.field("next"))
-        secret = self.context.secrets()[0]
-        state = tickets.issue(secret, request.binding, STATE, now, provider=name, why=why, next=next_)
+        authorization = self.authentication.begin_state(
+            request, STATE, _back(name), why == "again", provider=name, why=why, next=inside(request.field("next"))
+        )
         try:
-            to = await provider.page(self._authorization(name, state, secret, why == "again"))
+            to = await provider.page(authorization)
             return request.render("signin/leaving.html", to=to, title=provider.title)
         except ProviderError as error:
             raise _failed(error, name) from None
 
     @page(app, f"{WITH}/<name>/back", access="public")
     async def back(self, request: PageRequest, name: str) -> bytes:
-        provider, state, now = self._provider(name), request.query("state"), unix(self.context.clock)
-        secrets = self.context.secrets()
-        facts, secret = tickets.read(secrets, request.binding, STATE, state, now), tickets.signer(secrets, request.binding, STATE, state)
-        if facts is None or secret is None or facts["provider"] != name:
-            raise STATE_EXPIRED
-        if not await self.authentication.attempts.spend(state, datetime.fromtimestamp(now + tickets.LIFE, UTC)):
-            raise STATE_EXPIRED
+        provider = self._provider(name)
+        facts, authorization = await self.authentication.take_state(request, STATE, _back(name), provider=name)
         if request.query("error") or not request.query("code"):
             raise PageError(403, "Not signed in", f"{provider.title} didn’t confirm who you are. Sign in another way.")
         try:
-            claimed = await provider.identify(self._authorization(name, state, secret), request.query("code"), request.query("iss"))
+            claimed = await provider.identify(authorization, request.query("code"), request.query("iss"))
         except ProviderError as error:
             raise _failed(error, name) from None
         signed_in = request.session is not None and request.session.stage == "whole"
@@ -83,8 +71,7 @@ class Federation:
         user_id = await self.context.identities.use(claimed.identity)
         user = await self.context.users.get(user_id) if user_id is not None else None
         if user is not None:
-            at = NEVER if claimed.signed_in_at is None else datetime.fromtimestamp(claimed.signed_in_at, UTC)
-            return await self.authentication.sign_in(request, user, next_, proof=provider.name, proved_at=at)
+            return await self.authentication.sign_in(request, user, next_, proof=provider.name, proved_at=when_signed_in(claimed))
         return await self._new(request, provider, claimed, next_)
 
     async def _new(self, request: PageRequest, provider: Provider, claimed: Claims, next_: str) -> bytes:
@@ -117,7 +104,7 @@ class Federation:
     async def _again(self, request: PageRequest, provider: Provider, claimed: Claims, next_: str) -> bytes:
         if await self.context.identities.use(claimed.identity) != request.user_session.user_id:
             raise PageError(403, "Different user", "That sign-in belongs to a different user than the one signed in here.")
-        at = NEVER if claimed.signed_in_at is None else datetime.fromtimestamp(claimed.signed_in_at, UTC)
+        at = when_signed_in(claimed)
         if self.context.now() - at > REAUTHENTICATION_LIFETIME:
             raise _unproved(provider)
         await request.mark_reauthenticated(claimed.identity.provider, at)
@@ -129,9 +116,9 @@ class Federation:
             raise not_found()
         return provider
 
-    def _authorization(self, name: str, state: str, secret: bytes, again: bool = False) -> AuthorizationRequest:
-        nonce, verifier = (tickets.derived(secret, state, what) for what in ("nonce", "verifier"))
-        return AuthorizationRequest(f"{self.context.base_url}{WITH}/{name}/back", state, nonce, verifier, again)
+
+def _back(name: str) -> str:
+    return f"{WITH}/{name}/back"
 
 
 def _unproved(provider: Provider) -> PageError:

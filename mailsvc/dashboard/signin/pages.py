@@ -29,23 +29,24 @@ class SignIn:
         next_ = inside(request.query("next"))
         if request.session is not None and request.session.stage == "whole":
             return request.redirect(next_)
-        return await self._shown(request, next_, "", {})
+        return await self.shown(request, next_, "", {})
 
     @page(app, SIGN_IN, "POST", access="public")
     async def check(self, request: PageRequest) -> bytes:
         email, password, next_ = request.field("email").lower(), request.form.get("password", ""), inside(request.field("next"))
         if self.authentication.passwords.busy:
-            return await self._shown(request, next_, email, {"password": "Too many sign-ins right now. Try again in a moment."}, 429)
+            return await self.shown(request, next_, email, {"password": "Too many sign-ins right now. Try again in a moment."}, 429)
         subjects = self.authentication.throttle_subjects(request, email)
         refused = await self.authentication.throttled(subjects)
         if refused is not None:
-            return await self._shown(request, next_, email, {"password": refused.message}, refused.status)
+            return await self.shown(request, next_, email, {"password": refused.message}, refused.status)
         user = await self.context.users.named(email)
         if not await self.authentication.passwords.verify(password, user.password if user else None) or user is None:
             await self.authentication.throttle.failed(subjects)
+            answer = await self.shown(request, next_, email, {"password": WRONG}, 422)
             if user is not None:
                 self.context.later("writing an audit entry", self.authentication.record_failure(request, user, "password"))
-            return await self._shown(request, next_, email, {"password": WRONG}, 422)
+            return answer
         await self.authentication.throttle.passed(subjects)
         if outdated(user.password or ""):
             await self.context.users.set_password(user.id, await self.authentication.passwords.hash(password))
@@ -94,9 +95,12 @@ class SignIn:
         known = [self.context.providers[name] for name in sorted({one.provider for one in identities} & set(self.context.providers))]
         connected = [provider for provider in known if provider.reports_sign_in_time]
         options = await self.passkeys.options(request, user) if user.passkey else ""
+        found = await self.context.single_sign_ons.of_address(user.email)
+        single = found is not None and found.account_id in [each.account_id for each in await self.context.users.accounts(user.id)]
         return request.render(
-            "signin/again.html", status, user=user, errors=errors, next=next_, passkey_options=options, connected=connected
-        )
+            "signin/again.html", status, user=user, errors=errors, next=next_, passkey_options=options, connected=connected,
+            single_sign_on=single,
+        )  # fmt: skip
 
     @page(app, f"{SIGN_IN}/out", "POST", access="first_factor")
     async def out(self, request: PageRequest) -> bytes:
@@ -107,6 +111,11 @@ class SignIn:
         request.set_cookie(SESSION, "", 0)
         return request.redirect(SIGN_IN)
 
-    async def _shown(self, request: PageRequest, next_: str, email: str, errors: dict[str, str], status: int = 200) -> bytes:
+    async def shown(self, request: PageRequest, next_: str, email: str, errors: dict[str, str], status: int = 200) -> bytes:
+        """The form. Below an address at a domain whose members must sign in with its provider, it says so."""
         options = await self.passkeys.options(request, None)
-        return request.render("signin/signin.html", status, next=next_, email=email, errors=errors, passkey_options=options)
+        found = await self.context.single_sign_ons.of_address(email) if email else None
+        return request.render(
+            "signin/signin.html", status, next=next_, email=email, errors=errors, passkey_options=options,
+            single_sign_on=await self.context.single_sign_ons.any(), required=found is not None and found.required,
+        )  # fmt: skip

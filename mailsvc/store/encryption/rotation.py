@@ -25,6 +25,7 @@ COLUMNS = (
     ("audience_keys", "account_id", "secret"),
     ("erasures", "id", "address"),
     ("body_keys", "account_id", "key"),
+    ("single_sign_on", "account_id", "secret"),
 )
 KINDS = {
     "dkim_keys": "DKIM keys",
@@ -33,6 +34,7 @@ KINDS = {
     "audience_keys": "keys of unsubscribes",
     "erasures": "addresses that are being erased",
     "body_keys": "keys of encrypted messages",
+    "single_sign_on": "client secrets of single sign-on",
 }
 BATCH = 200
 

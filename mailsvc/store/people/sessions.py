@@ -14,6 +14,7 @@ import attrs
 from mailsvc.clock import unix, utc
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
+from mailsvc.store.people.single_sign_on import AFFECTED
 from mailsvc.store.people.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, NewUser, Role, Taken, User, add, end_access
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
@@ -25,8 +26,8 @@ SEEN_EVERY = timedelta(minutes=1)
 HALF = timedelta(minutes=15)  # how long a password waits for its second factor
 
 BEGIN = """
-INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at, single_sign_on)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 _SESSION = Columns.of(
     hash="s.hash",
@@ -44,6 +45,8 @@ _SESSION = Columns.of(
     role="m.role",
     mfa_required="a.mfa_since IS NOT NULL",
     networks="a.dashboard_networks",
+    single_sign_on="s.single_sign_on",
+    must_use_provider=f"s.single_sign_on IS DISTINCT FROM m.account_id AND {AFFECTED}",
 )
 FIND = f"""
 SELECT {_SESSION}
@@ -97,6 +100,13 @@ class Session:
     role: Role | None
     mfa_required: bool | None
     networks: Sequence[str] | None  # from which the account's pages can be opened; empty: from any
+    single_sign_on: UUID | None  # the account whose provider was used to sign in
+    must_use_provider: bool  # another way was used, and the account shown requires its provider
+
+    @property
+    def lacks_second_factor(self) -> bool:
+        """Whether the account shown requires a second factor that the user lacks. The account's own provider sees to it itself."""
+        return bool(self.mfa_required) and not self.second_factor and self.single_sign_on != self.account_id
 
 
 @attrs.frozen
@@ -140,17 +150,17 @@ class Sessions:
 
     async def begin(
         self, user_id: UUID, account_id: UUID | None, stage: Stage, address: str, agent: str, instead_of: bytes | None = None,
-        proved_at: datetime | None = None,
+        proved_at: datetime | None = None, single_sign_on: UUID | None = None,
     ) -> str:  # fmt: skip
         """The secret of a new session. `instead_of`: the SHA-256 of the one that it takes the place of.
 
-        `proved_at`: when the person last proved who they are; None: just now.
+        `proved_at`: when the person last proved who they are; None: just now. `single_sign_on`: the account whose provider they used.
         """
         now, secret = self._now(), new_secret()
         if instead_of is not None:
             await self.end(instead_of)
         row = (digest(secret), uuid7(now.timestamp()), user_id, account_id, stage, address[:100], agent[:300])
-        await self._pool.run(BEGIN, (*row, now, now, proved_at or now, now + self._longest))
+        await self._pool.run(BEGIN, (*row, now, now, proved_at or now, now + self._longest, single_sign_on))
         return secret
 
     async def find(self, secret: str) -> Session | None:
