@@ -13,12 +13,14 @@ import attrs
 
 from mailsvc.store.broadcasts.personal import PersonalEmail
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 
 BeforeRest = Callable[[int], Awaitable[None]]
+_COMPOSED = "SELECT 1 FROM emails WHERE account_id = %s AND email_id = %s AND broadcast_id IS NOT NULL"
+_WHOLE = "SELECT bytes FROM messages WHERE account_id = %s AND email_id = %s ORDER BY piece"
 MAX_TOGETHER = 16  # first pieces read in one statement: 4 MB at most
 
 # Signatures and first pieces; most messages have no further ones.
@@ -162,6 +164,17 @@ class InPieces:
 
     async def compose(self, email: PersonalEmail) -> StoredPieces | None:
         return await self.messages.composed(email)
+
+
+async def stored_whole(tx: Transaction, account_id: UUID, email_id: UUID) -> bytes | None:
+    """The signature, if there is one, and the message; None if it is not stored."""
+    pieces = [piece for (piece,) in await tx.rows(_WHOLE, (account_id, email_id))]
+    return b"".join(pieces) if pieces else None
+
+
+async def is_composed(tx: Transaction, account_id: UUID, email_id: UUID) -> bool:
+    """Whether its message is composed whenever it is needed, because a broadcast sent it."""
+    return bool(await tx.rows(_COMPOSED, (account_id, email_id)))
 
 
 def _joined(body: bytes | Parts) -> bytes:
