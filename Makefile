@@ -50,7 +50,7 @@ full: $(VENV)/.installed-test $(PACKAGES)
 	failed=; for part in $(FULL); do \
 	    case $$part in \
 	        hostile) set -- tests.hostile ;; \
-	        chaos) set -- tests.chaos --kills 200 --emails 100000 --contacts 100000 --broadcast-kills 30 ;; \
+	        chaos) set -- tests.chaos --kills 200 --emails 100000 --contacts 100000 --broadcast-kills 30 --command-kills 50 --command-emails 1000 ;; \
 	        million) set -- tests.bench.million ;; \
 	        webhooks) set -- tests.bench.webhooks --rounds 5 ;; \
 	        bench) set -- tests.bench --rounds 5 --parts bodies,turns,memory,growth ;; \

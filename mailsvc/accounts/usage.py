@@ -14,6 +14,8 @@ from twisted.logger import Logger
 
 from mailsvc.accounts.abuse import EVERY as RATES_EVERY
 from mailsvc.accounts.abuse import AbuseWatch, Mail
+from mailsvc.accounts.operator_access import EVERY as NOTICES_EVERY
+from mailsvc.accounts.operator_access import AccessNotices
 from mailsvc.accounts.operator_alerts import EVERY as ALERTS_EVERY
 from mailsvc.accounts.operator_alerts import OperatorAlerts
 from mailsvc.accounts.quota import IDLE, Quotas
@@ -82,12 +84,13 @@ def compose(near: Near, level: int, now: datetime) -> tuple[str, str]:
 
 @attrs.define(eq=False)
 class Accounting:
-    """Quotas, warnings, protection against abuse, and alerts for the operator, as tap starts them. Listeners use `quotas`."""
+    """What watches accounts, as tap starts it: quotas, abuse, mail to the operator and to admins. Listeners use `quotas`."""
 
     quotas: Quotas
     warnings: Warnings
     abuse: AbuseWatch
     alerts: OperatorAlerts
+    notices: AccessNotices
 
     @classmethod
     def of(cls, pool: Pool, clock: Any, settings: Plans, mail: Mail, rules: Abuse, operator: str | None = None) -> Accounting:
@@ -95,7 +98,8 @@ class Accounting:
         store, to = Quota(pool), rules.notify or operator
         watch = AbuseWatch(AbuseStore(pool), mail, clock, rules, to)
         alerts = OperatorAlerts(AlertStore(pool), mail, clock, to)
-        return cls(Quotas(store, clock, plans.load(settings), settings.default), Warnings(store, mail, clock), watch, alerts)
+        quotas, notices = Quotas(store, clock, plans.load(settings), settings.default), AccessNotices.of(pool, clock, mail)
+        return cls(quotas, Warnings(store, mail, clock), watch, alerts, notices)
 
     def start(self, clock: Any, opened: Opened) -> None:
         """Started before the listeners, so that unused quota is returned after they are closed."""
@@ -104,3 +108,4 @@ class Accounting:
         opened.add("the quota warnings", every(clock, EVERY, "sending quota warnings", self.warnings.send_due))
         opened.add("the watch over rates", every(clock, RATES_EVERY, "computing accounts' bounce and complaint rates", self.abuse.check))
         opened.add("the operator's alerts", every(clock, ALERTS_EVERY, "mailing alerts to the operator", self.alerts.send_due))
+        opened.add("notices of the operator's access", every(clock, NOTICES_EVERY, "mailing admins about access", self.notices.send_due))

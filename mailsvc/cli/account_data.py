@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import click
 import orjson
@@ -16,6 +16,7 @@ from mailsvc import __version__
 from mailsvc.accounts import archive as archives
 from mailsvc.accounts.archive import FORMAT, Manifest
 from mailsvc.accounts.onboarding import Refused, find_account
+from mailsvc.cli.access import record_read
 from mailsvc.cli.privacy import certificate
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
@@ -30,7 +31,7 @@ from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import Encryption, fingerprint
 from mailsvc.store.people import minimization
 from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.people.audit import Audit, by_operator
+from mailsvc.store.people.audit import by_operator
 from mailsvc.store.people.minimization import Minimization
 from mailsvc.store.privacy.erasures import the_account
 from mailsvc.store.queue import processes
@@ -46,7 +47,7 @@ _EXISTING = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--without-queued", is_flag=True, help="Leave out emails that are queued, and go on while a broadcast is sent.")
 @click.pass_obj
 def account_export(settings: Settings, /, account: str, output: Path, key: Path, without_queued: bool) -> None:
-    """Write all data of an account into an archive that another installation can import.
+    """Write all data of an account into an archive that another installation can import. Needs an open access: `mailsvc account access`.
 
     Keep the key elsewhere: only with it can the DKIM keys and other secrets in the archive be read. The rest is not encrypted.
     """
@@ -65,7 +66,7 @@ def account_export(settings: Settings, /, account: str, output: Path, key: Path,
                 f"{queued:,} emails are queued and {broadcasts} broadcasts are being sent, which is not continued elsewhere. "
                 f"Wait until they are sent, or use --without-queued (with at most {MOST_QUEUED:,} emails)."
             )
-        await Audit(database.pool, reactor).write(by_operator(owner.id, "account exported"))
+        await record_read(database, reactor, by_operator(owner.id, "account exported"))
         hash_keys = {number: fingerprint(number, value) for number, value in database.encryption.keys.by_number.items()}
         part = output.with_name(f".{output.name}.part")  # so that a file with the name is whole
         with part.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -118,6 +119,10 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
         click.confirm(f"The account {account} and all its data will be deleted. Continue?", abort=True, err=True)
 
     async def work(database: Database, reactor: Any) -> None:
+        deleted = await _deleted(database, account)
+        if deleted is not None:
+            await _delete(database, deleted)
+            return
         owner, closing = await find_account(Accounts(database.pool, reactor), account), Closing(database.pool, reactor)
         grace = settings.privacy.grace_days if days is None else days
         at = utc(reactor) + timedelta(days=grace)
@@ -129,14 +134,31 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
                 f"{owner.name} is suspended. Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
             )
             return
-        erasing = database.erasing
-        if erasing.journal is None:
-            click.echo("mailsvc: privacy.journal is not set, so the account would come back with a restored backup.", err=True)
-        begun = await erasing.begin(owner.id, the_account(owner.id), False, "command")
-        done = await erasing.eraser.run(begun, the_account(owner.id))
-        click.echo(orjson.dumps(certificate(done, journal=erasing.journal is not None), option=orjson.OPT_INDENT_2).decode())
+        await _delete(database, owner.id)
 
     run_with_database(settings, work)
+
+
+async def _deleted(database: Database, text: str) -> UUID | None:
+    """An account that is gone, whose deletion was interrupted before it was finished."""
+    try:
+        account_id = UUID(text)
+    except ValueError:
+        return None
+    if await Accounts(database.pool, None).get(account_id) is not None:
+        return None
+    begun = await database.erasing.eraser.erasures.open(account_id, the_account(account_id), False)
+    return None if begun is None else account_id
+
+
+async def _delete(database: Database, account_id: UUID) -> None:
+    """Delete an account, or continue, and print the certificate."""
+    erasing = database.erasing
+    if erasing.journal is None:
+        click.echo("mailsvc: privacy.journal is not set, so the account would come back with a restored backup.", err=True)
+    begun = await erasing.begin(account_id, the_account(account_id), False, "command")
+    done = await erasing.eraser.run(begun, the_account(account_id))
+    click.echo(orjson.dumps(certificate(done, journal=erasing.journal is not None), option=orjson.OPT_INDENT_2).decode())
 
 
 @click.command("reopen")

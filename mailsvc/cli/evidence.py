@@ -32,6 +32,7 @@ from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people import access_review
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
+from mailsvc.store.people.operator_access import OperatorAccesses
 from mailsvc.store.postgres import server_settings
 from mailsvc.store.privacy.erasures import EVERYWHERE
 from mailsvc.store.queue import processes
@@ -79,6 +80,8 @@ async def _collect(settings: Settings, database: Database, now: datetime, since:
     for account in await Accounts(pool, None).list():
         found = await access_review.review(pool, account.id, now)
         files[f"access/{account.id}.csv"] = csv_file.lines(access_review.table(found, now))
+    opened = await OperatorAccesses(pool, None).since(since)
+    files["access/operator.jsonl"] = b"".join(orjson.dumps(attrs.asdict(each, filter=_stored)) + b"\n" for each in opened)
     files["audit/verification.json"] = _json(await _verified(settings, database))
     rows: list[list[object]] = [["account", "kind of actor", "action", "entries"]]
     rows += [list(row) for row in await reading.counts(pool, since)]
@@ -131,6 +134,10 @@ async def _erasures(database: Database, since: datetime) -> bytes:
                     out += orjson.dumps(certificate(each, journal=erasing.journal is not None)) + b"\n"
             after = page[-1].id if page else None
     return out
+
+
+def _stored(field: attrs.Attribute[object], _: object) -> bool:
+    return field.name != "reads"  # they are in the audit log
 
 
 def _json(content: object) -> bytes:

@@ -22,6 +22,7 @@ from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.mail.facts import EmailFacts
 from mailsvc.store.people.audit import Audit, by_operator
+from mailsvc.store.people.operator_access import OperatorAccesses
 
 
 @click.command("explain")
@@ -30,7 +31,10 @@ from mailsvc.store.people.audit import Audit, by_operator
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def explain(settings: Settings, id: str, days: int, as_json: bool) -> None:
-    """Explain what happened to an email and what happens next. ID is the email's ID, its Message-ID, or a recipient's ID: EMAIL/NUMBER."""
+    """Explain what happened to an email and what happens next. ID is the email's ID, its Message-ID, or a recipient's ID: EMAIL/NUMBER.
+
+    The subject is only shown during an access to the account's content: `mailsvc account access`.
+    """
 
     async def work(database: Database, reactor: Any) -> None:
         facts_of = EmailFacts(database.pool, reactor)
@@ -43,7 +47,8 @@ def explain(settings: Settings, id: str, days: int, as_json: bool) -> None:
         await Audit(database.pool, reactor).write(by_operator(account_id, "email explained", str(email_id)))
         domain = await Domains(database.pool, reactor, database.encryption).get(facts.email.domain_id)
         not_tracked = None if domain is None else tracking.inactive(domain, tracking_host(settings))
-        story = story_of(facts, None if number is None else number - 1, not_tracked)
+        subject = await OperatorAccesses(database.pool, reactor).is_open(account_id)
+        story = story_of(facts, None if number is None else number - 1, not_tracked, subject=subject)
         click.echo(json.dumps(attrs.asdict(story), indent=2, default=datetime.isoformat) if as_json else story.text())
 
     run_with_database(settings, work, migrating=False)

@@ -13,6 +13,7 @@ import click
 
 from mailsvc import __version__
 from mailsvc.accounts.onboarding import Customers, address
+from mailsvc.cli.access import account_access
 from mailsvc.cli.account import (
     account_networks,
     account_plan,
@@ -34,6 +35,7 @@ from mailsvc.cli.account_data import (
 from mailsvc.cli.audit import audit
 from mailsvc.cli.doctor import doctor
 from mailsvc.cli.domain import domain
+from mailsvc.cli.email import email
 from mailsvc.cli.evidence import evidence
 from mailsvc.cli.explain import explain
 from mailsvc.cli.privacy import privacy
@@ -183,11 +185,12 @@ def member_reset(settings: Settings, email: str) -> None:
 
 for command in (
     account_review, account_networks, account_sso, account_retention, account_plan, account_plans, account_release, account_trust,
-    account_export, account_import, account_close, account_reopen, account_minimize, account_encrypt,
+    account_export, account_import, account_close, account_reopen, account_minimize, account_encrypt, account_access,
 ):  # fmt: skip
     account.add_command(command)
 main.add_command(audit)
 main.add_command(domain)
+main.add_command(email)
 main.add_command(evidence)
 main.add_command(explain)
 main.add_command(privacy)

@@ -13,6 +13,7 @@ import click
 import orjson
 
 from mailsvc.accounts.onboarding import Refused, address, find_account
+from mailsvc.cli.access import record_read
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.runtime.database import Database
@@ -62,7 +63,8 @@ def find(settings: Settings, /, email: str, account: str | None, as_json: bool) 
 def export(settings: Settings, /, email: str, account: str | None, output: Path) -> None:
     """Write everything that is stored about an address into a ZIP file: rows as JSON lines, and messages.
 
-    Messages and rows can contain other people's data. Check them before you hand the file out.
+    Messages and rows can contain other people's data. Check them before you hand the file out. With --account, this needs an open access to
+    the account's content: `mailsvc account access`.
     """
 
     if output.exists():
@@ -70,7 +72,10 @@ def export(settings: Settings, /, email: str, account: str | None, output: Path)
 
     async def work(database: Database, reactor: Any) -> None:
         finder, owner = await _finder(database, reactor, email, account)
-        await Audit(database.pool, reactor).write(by_operator(owner or INSTALLATION, "address exported"))
+        if owner is None:
+            await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "address exported"))
+        else:
+            await record_read(database, reactor, by_operator(owner, "address exported"))
         part = output.with_name(f".{output.name}.part")  # so that a file with the name is whole
         with part.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             rows, messages = await _write(finder, archive, utc(reactor))

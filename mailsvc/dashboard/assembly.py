@@ -84,6 +84,7 @@ from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
 from mailsvc.store.people.minimization import Minimization
+from mailsvc.store.people.operator_access import OperatorAccesses
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.sign_in_attempts import SignInAttempts
@@ -184,7 +185,8 @@ class Assembly:
                 self.quotas,
             ),
             "settings/smtp": SmtpPages(context, RelayAccess.of(self.settings, self.relay_ports), self.keys, self.domains),
-            "settings": MemberPages(context, authentication, self.keys), "settings/security": Security(context, authentication, second),
+            "settings": MemberPages(context, authentication, self.keys, OperatorAccesses(pool, self.clock)),
+            "settings/security": Security(context, authentication, second),
             "settings/profile": Profile(context, authentication, Addresses(pool, self.clock)),
             "settings/passkeys": PasskeyPages(context, authentication, passkeys, second),
             "settings/access": AccessReviewPages(context, pool),

@@ -77,23 +77,27 @@ class Story:
         return "\n\n".join(parts)
 
 
-def explain(facts: Facts, only: int | None = None, not_tracked: str | None = None) -> Story:
-    """The story of an email; with `only`, of just that recipient (from 0). `not_tracked`: why the domain's switches have no effect now."""
+def explain(facts: Facts, only: int | None = None, not_tracked: str | None = None, *, subject: bool = True) -> Story:
+    """The story of an email; with `only`, of just that recipient (from 0). `not_tracked`: why the domain's switches have no effect now.
+
+    Without `subject`, it has no content of the email.
+    """
     chosen = [each for each in facts.recipients if only is None or each.recipient == only]
     in_full = len(chosen) <= IN_FULL
     stories = tuple(_recipient(facts, each, in_full) for each in chosen)
-    about = (*_email(facts), *([] if not_tracked is None else [f"Its domain has tracking switched on. {not_tracked}"]))
+    about = (*_email(facts, subject), *([] if not_tracked is None else [f"Its domain has tracking switched on. {not_tracked}"]))
     return Story(str(facts.email.email_id), about, stories, tuple(_webhook(each, facts.now) for each in facts.webhooks))
 
 
-def _email(facts: Facts) -> Iterator[str]:
+def _email(facts: Facts, subject: bool) -> Iterator[str]:
     email, sender = facts.email, facts.sender
     with_key = f" with the API key {_plain(sender.key)}" if sender.key else ""
     how = _SOURCES.get(email.source, f"from {_plain(email.source)}")
     account = f"the account {_plain(sender.account)} (number {sender.number})"
     yield f"Email {email.email_id} was accepted {_when(email.created_at, facts.now)} {how}{with_key} for {account}."
     domain = f" Its sending domain is {sender.domain}." if sender.domain else " Its sending domain was deleted."
-    yield f"It is from {_quoted(email.sender)} with the subject {_quoted(email.subject)}, {email.size:,} bytes.{domain}"
+    about = f" with the subject {_quoted(email.subject)}" if subject else ""
+    yield f"It is from {_quoted(email.sender)}{about}, {email.size:,} bytes.{domain}"
     yield f"Its Message-ID is {_plain(email.message_id)}."
     if email.scheduled_at is not None:
         yield f"It was scheduled for {_time(email.scheduled_at, facts.now)}."

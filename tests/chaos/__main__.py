@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 
-from tests.chaos import broadcasts, clocks
+from tests.chaos import broadcasts, clocks, commands
 from tests.chaos import databases as d
 from tests.chaos import experiments as e
 from tests.chaos.cluster import can_mount
@@ -29,6 +29,8 @@ def main() -> int:
     sizes.add_argument("--wrong", type=float, default=35.0, help="seconds for which a process has a wrong clock")
     sizes.add_argument("--contacts", type=int, default=10_000, help="of a broadcast")
     sizes.add_argument("--broadcast-kills", type=int, default=9, help="of the daemon during the broadcast, and a third of it of Postgres")
+    sizes.add_argument("--command-kills", type=int, default=10, help="of each command that reads, erases or imports everything")
+    sizes.add_argument("--command-emails", type=int, default=500, help="that these commands have to read")
     sizes.add_argument("--only", help="one of them, such as T6")
     given = sizes.parse_args()
     plan = {
@@ -52,6 +54,7 @@ def main() -> int:
         "T24": lambda: clocks.wrong_clock(200, given.wrong),
         "T25": lambda: clocks.step_back(200),
         "T26": lambda: broadcasts.killed(given.contacts, given.broadcast_kills, max(1, given.broadcast_kills // 3)),
+        "T27": lambda: commands.killed(given.command_kills, given.command_emails),
     }
     needs = {
         **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),

@@ -15,7 +15,8 @@ import pytest_twisted
 from click.testing import CliRunner
 
 from mailsvc.accounts.onboarding import Refused
-from mailsvc.cli import account, account_data, audit, domain, evidence, explain, privacy, queue, runner, secrets, sources
+from mailsvc.cli import access, account, account_data, audit, domain, evidence, explain, privacy, queue, runner, secrets, sources
+from mailsvc.cli import email as email_command
 from mailsvc.cli.main import main
 from mailsvc.monitoring.operator_commands import OperatorCommands
 from mailsvc.runtime.database import Database
@@ -99,7 +100,21 @@ class Walk:
             self._works.append(lambda: operating.by_name()[given.pop("do")](**given))
             return {"waiting": []}
 
-        for module in (account, account_data, audit, domain, evidence, explain, privacy, queue, runner, secrets, sources):
+        for module in (
+            access,
+            account,
+            account_data,
+            audit,
+            domain,
+            email_command,
+            evidence,
+            explain,
+            privacy,
+            queue,
+            runner,
+            secrets,
+            sources,
+        ):
             monkeypatch.setattr(module, "run_with_database", with_database, raising=False)
         monkeypatch.setattr(queue, "_send", ask)
 
@@ -156,6 +171,9 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"account sso {owner} --off", "single sign-on made optional")
     await walk(f"account sso {owner}")  # only shows
     await walk(f"account review {owner}", "access review exported")
+    await walk(f"account export {owner} --output {walk.config}.account.zip --key {walk.config}.account.key")  # there is no access
+    await walk(f"account access {owner} --reason Ticket", "access to content opened")
+    await walk(f"account access {owner} --list")  # only shows
     await walk(f"account export {owner} --output {walk.config}.account.zip --key {walk.config}.account.key", "account exported")
     await walk(f"account import {walk.config}.account.zip --key {walk.config}.account.key")  # it exists
     await walk(f"account minimize {owner} --on bodies", "data minimization changed")
@@ -182,6 +200,10 @@ async def changes(walk: Walk, owner: str) -> None:
 
 async def operating(walk: Walk, owner: str, queued: str) -> None:
     await walk(f"explain {queued}", "email explained")
+    await walk(f"email show {queued}", "email read")
+    await walk(f"privacy export someone@example.org --account {owner} --output {walk.config}.one.zip", "address exported")
+    await walk(f"account access {owner} --end", "access to content ended")
+    await walk(f"email show {queued}")  # there is no access any more
     await walk(f"queue show {queued}", "recipients of an email shown")
     await walk(f"queue pause --email {queued}", "email paused")
     await walk(f"queue resume --email {queued}", "email released")

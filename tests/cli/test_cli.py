@@ -169,6 +169,9 @@ def test_an_email_is_explained_by_any_of_its_ids(mailsvc: Command, database: str
         )
     story = mailsvc.prints("explain", f"{email}/1")
     assert "over SMTP for the account Example Ltd (number 1)." in story
+    assert "It is from “a@example.com”, 100 bytes." in story
+    mailsvc.prints("account", "access", account, "--reason", "Ticket 7")
+    assert "It is from “a@example.com” with the subject “Hello”, 100 bytes." in mailsvc.prints("explain", email)
     assert f"b@example.net ({email}/1)" in story
     assert re.search(
         r"  It is not delivered yet\. 451 Later\. The next attempt is at \d{4}-\S+ \S+ UTC \(in (1 hour|59 minutes)\)\. ", story

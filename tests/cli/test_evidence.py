@@ -23,6 +23,7 @@ def test_the_archive_has_what_an_auditor_asks_for_and_no_secrets(mailsvc: Comman
     public = load_pem_public_key((mailsvc.prints("audit", "key") + "\n").encode())
     account = mailsvc.prints("account", "create", "Example")
     mailsvc.prints("key", "create", "--account", account, "--name", "Shop", "--days", "30")
+    mailsvc.prints("account", "access", account, "--reason", "Ticket 7")
     mailsvc.prints("evidence", "--since", "2020-01-01", "--output", str(file))
     with zipfile.ZipFile(file) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
@@ -38,6 +39,8 @@ def test_the_archive_has_what_an_auditor_asks_for_and_no_secrets(mailsvc: Comman
     assert (settings["metrics.token"], settings["delivery.ehlo_name"]) == ("set", "out.example.net")
     [shop] = csv.DictReader(content[f"access/{account}.csv"].decode().splitlines())
     assert (shop["kind"], shop["name"], shop["unused"]) == ("key", "Shop", "no") and shop["expires"]
+    [opened] = map(json.loads, content["access/operator.jsonl"].splitlines())
+    assert (opened["account_id"], opened["reason"]) == (account, "Ticket 7") and "reads" not in opened
     verified = json.loads(content["audit/verification.json"])
     assert [(each["account_id"], each["problems"]) for each in verified["accounts"]] == [(account, [])]
     assert f"{account},operator,key created,1" in content["audit/entries.csv"].decode().splitlines()

@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 
 from tests.cli.test_cli import Command
+from tests.store.fixtures import ACCOUNT
 from tests.store.privacy.filling import CANARY, KEYS, MESSAGE, fill, leaks
 
 
@@ -72,3 +73,17 @@ def test_the_only_admin_is_not_erased(mailsvc: Command, database: str) -> None:
     mailsvc.prints("member", "add", "bob@example.com", "--account", "Example Ltd")
     done = json.loads(mailsvc.prints("privacy", "erase", "ann@example.com", "--account", "Example Ltd", "--yes"))
     assert done["erased"]["users"] == 1 and done["kept"] == {}
+
+
+def test_a_deletion_that_was_killed_at_its_end_is_finished_by_the_same_command(mailsvc: Command, database: str) -> None:
+    fill_encrypted(database)
+    words = ("account", "close", str(ACCOUNT), "--days", "0", "--yes")
+    first = json.loads(mailsvc.prints(*words))
+    assert first["state"] == "finished"
+    assert "No account is called" in mailsvc.refuses(*words)
+    connection = psycopg2.connect(database)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE erasures SET finished_at = NULL")  # as before the last transaction
+    connection.close()
+    again = json.loads(mailsvc.prints(*words))
+    assert (again["id"], again["state"], again["erased"]) == (first["id"], "finished", first["erased"])

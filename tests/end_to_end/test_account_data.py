@@ -78,6 +78,10 @@ def test_an_account_moves(tmp_path: Path, database: str, elsewhere: str, sink: S
         before = answers(here, key)
         command = ("account", "export", account, "--output", archive, "--key", str(secret))
         assert "are queued" in here.command_fails(*command)[1]
+        assert "for which you need an open access" in here.command_fails(*command, "--without-queued")[1]
+        here.command("account", "access", account, "--reason", "They move.")
+        [(sent,)] = rows(database, "SELECT email_id::text FROM emails WHERE broadcast_id IS NOT NULL LIMIT 1")
+        assert "Subject: Hi Zoe" in here.command("email", "show", sent)  # it is not stored, but composed
         here.command(*command, "--without-queued")
         assert secret.stat().st_mode & 0o077 == 0
         there.write()

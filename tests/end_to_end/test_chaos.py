@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import broadcasts, databases, experiments
+from tests.chaos import broadcasts, commands, databases, experiments
 from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
 
@@ -124,3 +124,17 @@ os.unlink(os.path.join(folder, 'kept'))
     assert {path.name for path in kept.iterdir()} == {"synced", "rewritten", "kept"}
     assert (kept / "synced").read_bytes() == b"1" * 100_000
     assert (kept / "rewritten").read_bytes() == b"2" * 10 + b"1" * 99_990
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator[tuple[commands.Place, commands.Given]]:
+    place = commands.Place(tmp_path_factory.mktemp("commands"), postgres)
+    given = commands.prepare(place, 200)
+    yield place, given
+    for name in (given.full, given.empty):
+        place.drop(name)
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_commands_are_killed_at_any_moment(account: tuple[commands.Place, commands.Given], name: str) -> None:
+    commands.kill(*account, name, 5)

@@ -19,11 +19,13 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.csv_file import plain
 from mailsvc.net import allow_list
 from mailsvc.store.people.api_keys import Keys, KeyView
+from mailsvc.store.people.operator_access import OperatorAccesses
 from mailsvc.store.people.users import Role
 
 SETTINGS = f"{HOME}/settings"
 INVITED = timedelta(days=7)
 PAGE = 50
+ACCESSES = 20  # of the operator
 _DONE = {
     "invited": "Invitation sent.",
     "withdrawn": "Invitation revoked.",
@@ -41,6 +43,7 @@ class MemberPages:
     context: PageContext
     authentication: Authentication
     keys: Keys
+    accesses: OperatorAccesses
 
     @page(app, SETTINGS)
     async def show(self, request: PageRequest) -> bytes:
@@ -177,7 +180,8 @@ class MemberPages:
         after = request.uuid(request.query("after")) if request.query("after") else None
         entries, more = await self.context.audit.list(request.account_id, PAGE, after)
         older = f"{SETTINGS}/audit?after={entries[-1].id}" if more else None
-        return request.render("settings/audit.html", entries=entries, older=older, first=after is None)
+        opened = await self.accesses.list(request.account_id, ACCESSES) if after is None else []
+        return request.render("settings/audit.html", entries=entries, older=older, first=after is None, accesses=opened)
 
     @page(app, f"{SETTINGS}/audit.csv", access="admin")
     async def export(self, request: PageRequest) -> bytes:

@@ -29,6 +29,7 @@ LEFT_OUT = {
     "idempotency": "answers to requests of the last day",
     "notices": "delivery status notifications that are being written",
     "quota": "quotas begin again",
+    "operator_access": "the operator of this installation; the audit log has the same",
     "queue": "mail is delivered by the installation that accepted it",
     "rate_windows": "limits begin again",
     "sandbox_emails": "the development inbox",

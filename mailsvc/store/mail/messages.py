@@ -5,7 +5,7 @@ Only the messages of broadcasts are not stored: they are composed, from values t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -16,12 +16,18 @@ from mailsvc.store.encryption.body_cipher import BodyCipher
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 
 BeforeRest = Callable[[int], Awaitable[None]]
+_COMPOSED = "SELECT 1 FROM emails WHERE account_id = %s AND email_id = %s AND broadcast_id IS NOT NULL"
+_WHOLE = """
+SELECT m.piece, m.bytes, coalesce(e.encrypted, false) AND m.piece >= 0
+FROM messages m JOIN emails e ON e.account_id = m.account_id AND e.email_id = m.email_id
+WHERE m.account_id = %s AND m.email_id = %s ORDER BY m.piece
+"""
 MAX_TOGETHER = 16  # first pieces read in one statement: 4 MB at most
 
 # Signatures and first pieces; most messages have no further ones.
@@ -177,6 +183,22 @@ class InPieces:
 
 def _plain(cipher: BodyCipher | None, email_id: UUID, piece: int, stored: bytes) -> bytes:
     return stored if cipher is None else cipher.decrypt(email_id, piece, stored)
+
+
+async def stored_pieces(tx: Transaction, account_id: UUID, email_id: UUID) -> Sequence[tuple[int, bytes, bool]]:
+    """The signature (-1), if there is one, and the pieces of a message, and whether each is encrypted; none if it is not stored."""
+    return [(number, content, encrypted) for number, content, encrypted in await tx.rows(_WHOLE, (account_id, email_id))]
+
+
+async def whole(pieces: Sequence[tuple[int, bytes, bool]], account_id: UUID, email_id: UUID, bodies: BodyKeys) -> bytes:
+    """The message that these pieces are. May raise BodyKeyError."""
+    cipher = await bodies.of(account_id) if any(encrypted for _, _, encrypted in pieces) else None
+    return b"".join([_plain(cipher if encrypted else None, email_id, number, content) for number, content, encrypted in pieces])
+
+
+async def is_composed(tx: Transaction, account_id: UUID, email_id: UUID) -> bool:
+    """Whether its message is composed whenever it is needed, because a broadcast sent it."""
+    return bool(await tx.rows(_COMPOSED, (account_id, email_id)))
 
 
 def _joined(body: bytes | Parts) -> bytes:

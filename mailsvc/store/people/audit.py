@@ -128,7 +128,7 @@ async def _key(tx: Transaction, key_id: UUID) -> str:
 
 async def _append(line: Line, now: float, tx: Transaction) -> None:
     assert line.account_id is not None
-    actor, address, subject = (Committed.to(text) for text in (line.actor[:320], line.address[:100], line.subject[:500]))
+    actor, address, subject = (Committed.to(text) for text in (line.actor[:320], line.address[:100], line.subject[:700]))
     link = Link(
         line.account_id, uuid7(now), datetime.fromtimestamp(now, UTC), line.user_id, line.kind, line.action,
         actor.hash, address.hash, subject.hash,
