@@ -40,7 +40,7 @@ def filled(database: str) -> str:
     fill_encrypted(database)
     rows(
         database,
-        "DELETE FROM operator_access; DELETE FROM queue; DELETE FROM events; DELETE FROM attempts; UPDATE broadcasts SET status = 'sent'",
+        "DELETE FROM operator_access; DELETE FROM body_keys; DELETE FROM queue; DELETE FROM events; DELETE FROM attempts; UPDATE broadcasts SET status = 'sent'",
     )
     rows(database, "UPDATE messages SET email_id = (SELECT email_id FROM emails); UPDATE emails SET broadcast_id = NULL")
     [(email_id,)] = rows(database, "SELECT email_id::text FROM emails")

@@ -71,6 +71,8 @@ def test_it_is_delivered_and_shown_and_survives_a_kill_and_a_lost_key(tmp_path: 
         shown = daemon.until(f"/emails/{sent}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivered")
         assert shown["text"].strip() == f"{CANARY} for large@else.example"
         assert CANARY in daemon.call("GET", f"/emails/{submitted}").body["text"]
+        daemon.command("account", "access", account, "--reason", "Ticket 7.")
+        assert f"{CANARY} by SMTP" in daemon.command("email", "show", submitted)
         kept = rows(database, PIECES, CANARY.encode(), sent, submitted)
         assert kept == [(kept[0][0], False)] and kept[0][0] > 3
 
@@ -94,6 +96,7 @@ def test_it_is_delivered_and_shown_and_survives_a_kill_and_a_lost_key(tmp_path: 
         eventually(lambda: rows(database, "SELECT 1 FROM queue WHERE email_id = %s AND reason LIKE '%%its content is encrypted%%'", lost))
         assert daemon.call("GET", f"/emails/{held}").body == {"statusCode": 503, "name": "service_unavailable", "message": UNREADABLE}
         assert daemon.call("GET", "/emails").status == 200
+        assert "does not exist" in daemon.command_fails("email", "show", held)[1]
         send(daemon, "refused@else.example", status=503)
         assert str(key) in daemon.log and "cannot be sent at the moment" not in daemon.log
         key.write_bytes(secret)
@@ -128,6 +131,7 @@ def test_it_moves_with_its_account_and_is_unreadable_once_that_is_closed(
         plain = tmp_path / "messages.sql"
         run(program("pg_dump", database), "--table=messages*", f"--file={plain}", database)
         assert f"{CANARY} for move".encode().hex() not in plain.read_text() and len(plain.read_text()) > 2000
+        here.command("account", "access", account, "--reason", "They move.")
         here.command("account", "export", account, "--output", archive, "--key", str(secret))
         there.write()
         assert "rows were imported" in there.command("account", "import", archive, "--key", str(secret))

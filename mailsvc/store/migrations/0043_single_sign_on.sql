@@ -1,5 +1,5 @@
 -- Single sign-on: an OpenID Connect provider of an account's own. The previous release does not look at it.
--- depends: 0041_minimization
+-- depends: 0042_body_keys
 
 CREATE TABLE single_sign_on (
     account_id    uuid PRIMARY KEY REFERENCES accounts ON DELETE CASCADE,

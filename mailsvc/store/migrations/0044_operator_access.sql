@@ -1,5 +1,5 @@
 -- The operator's accesses to the content of accounts, with their reasons. The previous release does not look at it.
--- depends: 0041_minimization
+-- depends: 0043_single_sign_on
 
 CREATE TABLE operator_access (
     account_id   uuid NOT NULL,
