@@ -29,20 +29,20 @@ def other(file: Path, then: str) -> subprocess.Popen[str]:
 
 def test_a_second_claim_says_where_the_first_process_listens(tmp_path: Path) -> None:
     file = tmp_path / "var" / "dev.json"
-    with other(file, "import signal; signal.pause()") as first:
-        for content, sentence in (
-            (None, f"mailsvc is already starting or stopping in this folder, as process {first.pid}. Wait a few seconds, then try again."),
-            ("{", f"mailsvc is already starting or stopping in this folder, as process {first.pid}."),
-            (json.dumps({"http": "http://localhost:1"}), f"mailsvc is already running at http://localhost:1. To stop it: kill {first.pid}"),
-        ):
+    first = other(file, "import signal; signal.pause()")
+    try:
+        waits = f"mailsvc is already starting or stopping in this folder, as process {first.pid}. Wait a few seconds, then try again."
+        runs = f"mailsvc is already running at http://localhost:1. To stop it: kill {first.pid}"
+        for content, sentence in ((None, waits), ("{", waits), (json.dumps({"http": "http://localhost:1"}), runs)):
             if content is not None:
                 file.write_text(content)
             with pytest.raises(AlreadyRunning) as refused:
                 claim(file)
-            assert str(refused.value).startswith(sentence)
+            assert str(refused.value) == sentence
+    finally:
         first.kill()
-        first.wait(30)
-        os.close(claim(file))  # however it ended
+        first.communicate(timeout=30)
+    os.close(claim(file))  # however it ended
 
 
 def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
