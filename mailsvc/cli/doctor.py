@@ -22,6 +22,7 @@ from mailsvc import __version__, clock
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
+from mailsvc.mail.address import parse_mailbox
 from mailsvc.monitoring import installation, sizes
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
 from mailsvc.monitoring.installation import Facts, Process
@@ -32,6 +33,7 @@ from mailsvc.settings.schema import BLOCK_LISTS, Settings
 from mailsvc.smtp.server.certificates import CERTBOT
 from mailsvc.store.audit import protection
 from mailsvc.store.audit.targets import Target
+from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.logs import installation as installed
 from mailsvc.store.logs.figures import Vitals
 from mailsvc.store.logs.retention import Retention
@@ -40,20 +42,32 @@ from mailsvc.store.postgres import server_settings
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes
 
+PROBE = "gmail.com"
 _TIMEOUT = 10.0
 _WIDTH = max(map(len, get_args(State)))
 
 
 @click.command()
-@click.option("--probe", default="gmail.com", show_default=True, help="A domain whose mail servers to connect to on port 25.")
+@click.option(
+    "--probe",
+    show_default=f"{PROBE}; none if delivery.routes has a server for all domains",
+    help="A domain whose mail servers to connect to on port 25.",
+)
 @click.option(
     "--dnsbl", "dnsbls", multiple=True, default=BLOCK_LISTS, show_default=True, help="DNS blocklists to look up the source addresses in."
 )
+@click.option(
+    "--no-probe", is_flag=True, help="For closed networks: do not look up or connect to servers on the internet (--probe, --dnsbl)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bool) -> None:
+def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_probe: bool, as_json: bool) -> None:
     """Check port 25, reverse DNS, blocklists, DNS, clock, certificate, Postgres and storage. Exits with 1 if there is an error."""
     found: list[Finding] = []
+    if no_probe and probe is not None:
+        raise click.UsageError("--probe and --no-probe cannot be used together.")
+    if probe is None and not no_probe and "*" not in settings.delivery.routes:
+        probe = PROBE
 
     async def work(database: Database, reactor: Any) -> None:
         found.extend(await doctor_for(settings, database.pool, reactor, probe, dnsbls).examine())
@@ -65,7 +79,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
             if given is not None:
                 found.append(installation.audit_sent(name, await Target(database.pool, name, uuid4()).unsent()))
-        found.extend(await _installation(settings, database.pool, reactor, now))
+        found.extend(await _installation(settings, database, reactor, now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
@@ -77,8 +91,8 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     run_with_database(settings, work, checking=False)
 
 
-def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
-    """Returns a doctor with these settings that checks from this process."""
+def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str | None, dnsbls: Sequence[str]) -> Doctor:
+    """Returns a doctor with these settings that checks from this process. Without `probe`, it leaves the internet out."""
     from mailsvc.wiring import source_addresses  # imported late: it takes as long as all the rest of any other command
 
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
@@ -103,15 +117,25 @@ def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls:
     )
 
 
-async def _installation(settings: Settings, pool: Pool, reactor: Any, now: datetime) -> list[Finding]:
+async def _installation(settings: Settings, database: Database, reactor: Any, now: datetime) -> list[Finding]:
     """Checks the installation steps of docs/operations.md."""
+    pool = database.pool
     accounts, sending, held = await installed.counts(pool, now)
     running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles) for each in await processes.running(pool)]
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     found = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
+    found.append(installation.sender(settings.sender, await _sender_domain(settings, database, reactor)))
     found += await installation.trusted(settings, Keys(pool, reactor).find_by_id)
     found += installation.pages(files.missing())
     return found + await installation.outside(settings, resolver.addresses, smtp_greeter(reactor))
+
+
+async def _sender_domain(settings: Settings, database: Database, reactor: Any) -> Domain | None:
+    """The domain that the service's own emails are sent from."""
+    if settings.sender is None:
+        return None
+    domains = Domains(database.pool, reactor, database.encryption, trusting=settings.domains.allow_trust)
+    return await domains.called(parse_mailbox(settings.sender).domain)
 
 
 class _Greeted(Protocol):

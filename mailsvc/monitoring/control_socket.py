@@ -98,6 +98,10 @@ def open_socket(reactor: Any, path: Path, factory: ControlFactory) -> Any:
         finally:
             os.umask(before)
     except (OSError, CannotListenError) as error:
+        if isinstance(error, CannotListenError) and isinstance(error.socketError, str):  # Twisted: the lock file of the socket is taken
+            raise SettingsError(
+                f"The setting control.socket is {path}, which a running mailsvc uses: stop that one, or set another socket."
+            ) from None
         why = error.socketError if isinstance(error, CannotListenError) else error.strerror
         raise SettingsError(f"The setting control.socket is {path}; cannot listen there: {why}.") from None
 

@@ -10,10 +10,12 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.address import parse_mailbox
 from mailsvc.monitoring.doctor import Finding
 from mailsvc.net import address_guard
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import Settings
+from mailsvc.store.domains.domains import Domain
 from mailsvc.store.people.api_keys import Caller
 
 AUDIT_UNSENT = 1000  # lines; more are a sign that the destination does not take them
@@ -133,6 +135,21 @@ def _customers(facts: Facts) -> list[Finding]:
             )
         ]
     return [Finding("customers", "ok", f"{facts.accounts} accounts; {facts.sending} domains ready to send.")]
+
+
+def sender(address: str | None, domain: Domain | None) -> Finding:
+    """Checks that the service can send its own emails. `domain` is the sending domain of the setting `sender`, if there is one."""
+    check = "sender"
+    if address is None:
+        remedy = 'Set it to an address of one of your sending domains, such as sender = "Example <no-reply@example.com>".'
+        return Finding(check, "warning", "Not set: invitations, password resets and warnings are not sent.", remedy)
+    name = parse_mailbox(address).domain
+    if domain is None:
+        remedy = f"Run `mailsvc domain add {name} --account …`, or set sender to an address of a domain that you have."
+        return Finding(check, "error", f"{address} cannot send: no account has the domain {name}.", remedy)
+    if domain.missing is not None:
+        return Finding(check, "error", f"{address} cannot send. {domain.missing}", f"Run `mailsvc domain check {name}`.")
+    return Finding(check, "ok", f"It is {address}, of the account {domain.account_id}.")
 
 
 async def trusted(settings: Settings, find: Callable[[UUID], Awaitable[Caller | None]]) -> list[Finding]:

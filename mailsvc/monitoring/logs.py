@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 from datetime import UTC, datetime
-from typing import IO, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import orjson
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText, formatEvent
@@ -63,11 +66,18 @@ def as_text(event: LogEvent) -> str:
     return f"{_moment(event):%H:%M:%S} {level:<5} {text}"
 
 
+class Lines(Protocol):
+    """Where lines are written."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
+
+
 @implementer(ILogObserver)
 class Observer:
     """Writes events from a level on, one per line."""
 
-    def __init__(self, out: IO[str], *, form: str, level: str) -> None:
+    def __init__(self, out: Lines, *, form: str, level: str) -> None:
         self._out = out
         self._write = {"json": as_json, "text": as_text}[form]
         self._min_severity = _ORDER.index(LogLevel.lookupByName(level))
@@ -87,9 +97,33 @@ class Observer:
             return  # the pipe is closed or the disk is full: delivery continues without a log
 
 
+class WatchedFile:
+    """A log file that is opened again, before the next line, when it was moved or deleted: logrotate needs no signal."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, text: str) -> object:
+        with contextlib.suppress(OSError):  # if it cannot be opened, the former one stays in use
+            if self._moved():
+                former, self._file = self._file, self._path.open("a", encoding="utf-8")
+                former.close()
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def _moved(self) -> bool:
+        try:
+            return not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return True
+
+
 def observer(log: schema.Log) -> Observer:
     """Returns the observer for the settings in [log]."""
-    out = log.file.open("a", encoding="utf-8") if log.file else sys.__stdout__
+    out: Lines | None = WatchedFile(log.file) if log.file else sys.__stdout__
     assert out is not None, "twistd always has standard output"
     return Observer(out, form=log.format, level=log.level)
 

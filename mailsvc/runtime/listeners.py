@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from mailsvc.runtime.lifecycle import Opened, awaited
@@ -34,11 +36,26 @@ class Listening:
                 raise SettingsError(f"The setting {where} contains {text!r}, but systemd passed no such socket.") from None
             except (ValueError, TypeError) as error:
                 raise SettingsError(f"The setting {where} contains {text!r}, which is not a valid endpoint: {error}.") from None
-            port = await endpoint.listen(factory)
+            try:
+                port = await endpoint.listen(factory)
+            except CannotListenError as error:
+                raise SettingsError(_refused(error, where)) from None
             ports.append(port)
             self.opened.add(where, awaited(port.stopListening))
             log.info("{where}: listening on {address}", where=where, address=_printed(port.getHost()))
         return ports
+
+
+def _refused(error: CannotListenError, where: str) -> str:
+    """Why a port cannot be opened, and what to do."""
+    why = getattr(error.socketError, "strerror", None) or str(error.socketError)
+    remedies = {
+        errno.EADDRINUSE: f"stop the program that uses it (`ss -ltnp` lists them), or choose another port in {where}",
+        errno.EACCES: f"start mailsvc with its systemd unit, or choose a port above 1023 in {where}",
+        errno.EADDRNOTAVAIL: f"choose an address of this machine in {where}",
+    }
+    remedy = remedies.get(getattr(error.socketError, "errno", 0), f"choose another endpoint in {where}")
+    return f"Cannot listen on {error.interface or 'any address'}, port {error.port} ({why}): {remedy}."
 
 
 def address(base: str, ports: Sequence[Any]) -> str:

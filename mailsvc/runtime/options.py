@@ -1,4 +1,4 @@
-"""The command line of `twistd mailsvc`."""
+"""The command line of `twistd mailsvc`: reads the settings, and refuses a second development server in the same folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from twisted.python.usage import Options as UsageOptions
 
+from mailsvc.runtime import one_server
 from mailsvc.settings import loading
 from mailsvc.settings.reader import SettingsError
 
@@ -25,6 +26,10 @@ class Options(UsageOptions):
         if self["config"] is None:
             sys.exit("mailsvc cannot start. The settings file is missing: twistd mailsvc --config FILE")
         try:
-            self["settings"] = loading.load(Path(self["config"]))
+            settings = self["settings"] = loading.load(Path(self["config"]))
+            if settings.development.dev_file is not None:
+                self["lock"] = one_server.claim(settings.development.dev_file)  # before anything is logged or opened
         except SettingsError as error:
             sys.exit(f"mailsvc cannot start. {error}")
+        except one_server.AlreadyRunning as error:
+            sys.exit(str(error))

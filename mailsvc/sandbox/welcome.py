@@ -51,6 +51,8 @@ class Welcome:
             "smtp_username": self.settings.smtp.username,
             "smtp": dict(self.smtp),
         }
+        if self.settings.sandbox.listen:
+            facts |= {"sandbox": f"{self.http}/sandbox/emails"}
         if self.customers.people is not None:
             facts |= {"dashboard": f"{self.http}/dashboard", "sign_in": await self._sign_in(account, self.customers.people)}
         _write(self.file, json.dumps(facts, indent=2) + "\n")
@@ -97,23 +99,30 @@ class Welcome:
 
 
 def greeting(facts: Mapping[str, Any]) -> str:
-    """The addresses, the API key, and a command to paste."""
-    mail = {
-        "from": f"Hello <hello@{facts['domain']}>",
-        "to": "you@example.com",
-        "subject": "Hello",
-        "html": "<p>It works.</p>",
-    }
-    headers = f"-H 'Authorization: Bearer {facts['api_key']}' -H 'Content-Type: application/json'"
-    curl = f"curl {facts['http']}/emails {headers} -d '{json.dumps(mail)}'"
+    """What was started, and what to do next in four lines."""
     lines = [f"mailsvc    {facts['http']}"]
     if "dashboard" in facts:
-        lines += [f"dashboard  {facts['dashboard']}", f"sign in    {facts['sign_in']}"]
-    lines += [f"API key    {facts['api_key']}", f"send       {curl}"]
+        lines.append(f"dashboard  {facts['dashboard']}")
+    lines.append(f"API key    {facts['api_key']}")
     if facts["smtp"]:
         ports = ", ".join(f"{port} for {number}" for number, port in facts["smtp"].items())
         lines.append(f"SMTP       localhost, ports {ports}; user {facts['smtp_username']}, the password is the API key")
-    return "".join(f"\n  {line}" for line in lines) + "\n"
+    started = "".join(f"\n  {line}" for line in lines)
+    steps = "".join(f"\n  {number}. {step}" for number, step in enumerate(_next_steps(facts), 1))
+    return f"{started}\n\n  What to do next:{steps}\n"
+
+
+def _next_steps(facts: Mapping[str, Any]) -> Sequence[str]:
+    key = f"-H 'Authorization: Bearer {facts['api_key']}'"
+    mail = {"from": f"Hello <hello@{facts['domain']}>", "to": "you@example.com", "subject": "Hello", "html": "<p>It works.</p>"}
+    send = f"curl {facts['http']}/emails {key} -H 'Content-Type: application/json' -d '{json.dumps(mail)}'"
+    received = "See what the sandbox received; no mail leaves this machine" if "sandbox" in facts else "See what was sent"
+    steps = [
+        f"Send an email:  {send}",
+        f"{received}:  curl {facts.get('sandbox', facts['http'] + '/emails')} {key}",
+        f"Use a client library:  RESEND_API_URL={facts['http']} RESEND_API_KEY={facts['api_key']} python your_script.py",
+    ]
+    return [f"Sign in to the dashboard, with this link that works once:  {facts['sign_in']}", *steps] if "sign_in" in facts else steps
 
 
 def _write(path: Path, text: str) -> None:

@@ -138,6 +138,15 @@ def test_without_a_daemon_the_command_says_so(tmp_path: Path, database: str) -> 
         daemon.command("queue", "list")
 
 
+def test_the_doctor_in_a_closed_network(daemon: Daemon) -> None:
+    for arguments in ((), ("--no-probe",)):  # its settings have a server for all domains
+        found = {each["check"]: each for each in json.loads(daemon._run(("doctor", "--json", *arguments)).stdout)}
+        assert found["internet"]["state"] == "warning" and "--probe DOMAIN" in found["internet"]["remedy"]
+        assert not found.keys() & {"dns", "port 25 over IPv4", "port 25 over IPv6"}
+        assert found["sender"]["state"] == "warning" and found["sender"]["found"].startswith("Not set")
+    assert "cannot be used together" in daemon.command_fails("doctor", "--no-probe", "--probe", "localhost")[1]
+
+
 def test_the_doctor_examines_this_machine(daemon: Daemon) -> None:
     done = daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid"))
     found = {each["check"]: each for each in json.loads(done.stdout)}

@@ -72,7 +72,7 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
     sink.wait_until(lambda received: len(received) == 2, 20)
     assert daemon.stop() == 0
 
-    run(program("pg_restore", database), f"--dbname={restored}", "--no-owner", str(dump))
+    run(program("pg_restore", database), "--exit-on-error", f"--dbname={restored}", "--no-owner", str(dump))
     assert rows(restored, WAITING) == [(1,)]
     rows(restored, "DELETE FROM destinations RETURNING 1")  # what was held for the backup is no matter here
     daemon.database = restored

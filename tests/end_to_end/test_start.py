@@ -45,7 +45,9 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, database: str) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert f"Cannot listen on 127.0.0.1, port {port}" in refused(Daemon(tmp_path, database, port=port))
+        sentence = refused(Daemon(tmp_path, database, port=port))
+        assert f"Cannot listen on 127.0.0.1, port {port} (Address already in use): stop the program that uses it" in sentence
+        assert sentence.endswith("or choose another port in http.listen.")
     assert not (tmp_path / "dev.json").exists()
 
 

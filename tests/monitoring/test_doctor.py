@@ -36,11 +36,15 @@ class DoctorRig:
         self.database: Any = dict(GOOD)
         self.certificate: Any = Certificate(NOW + timedelta(days=60), ("smtp.example.com",))
         self.sources: Any = [(None, "out.example.com")]
+        self.probe: str | None = "probe.example"
+        self.looked_up: list[str] = []
 
     async def mx(self, domain: str) -> Any:
+        self.looked_up.append(domain)
         return self.mxs
 
     async def addresses(self, host: str) -> Any:
+        self.looked_up.append(host)
         return self.hosts.get(host, NxDomain(host))
 
     async def ptr(self, address: str) -> Any:
@@ -60,7 +64,7 @@ class DoctorRig:
             return self.database
 
         doctor = Doctor(
-            self, self.sources, self.greet, "probe.example", ("list.example",), ahead, database, 10,
+            self, self.sources, self.greet, self.probe, ("list.example",), ahead, database, 10,
             lambda: self.certificate, lambda: NOW,
         )  # fmt: skip
         found: list[Any] = []
@@ -139,6 +143,15 @@ def test_each_problem_is_found_and_has_a_remedy(check: str, state: str, change: 
     found = rig.find(check)
     assert found.state == state
     assert text in f"{found.found} {found.remedy}"
+
+
+def test_a_closed_network_is_checked_without_the_internet() -> None:
+    rig = DoctorRig()
+    rig.probe = None
+    found = rig.find("internet")
+    assert found.state == "warning" and "Not checked" in found.found and "--probe DOMAIN" in found.remedy
+    assert set(rig.looked_up) == {"out.example.com"}
+    assert rig.find("PTR of 198.51.99.10").state == rig.find("clock").state == "ok"
 
 
 def test_addresses_are_reversed_for_blocklists() -> None:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.monitoring.installation import Facts, Process, audit_log, audit_sent, encrypted, findings, outside, pages, trusted
+from mailsvc.monitoring.installation import Facts, Process, audit_log, audit_sent, encrypted, findings, outside, pages, sender, trusted
 from mailsvc.net.dns import NxDomain, Records
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
@@ -52,6 +52,26 @@ def test_wrong_encryption_keys_are_reported() -> None:
     assert encrypted(None).state == "ok"
     finding = encrypted("The setting secrets.key_file is /etc/secret.key: its key 1 does not open the DKIM keys in this database.")
     assert finding.state == "error" and "secrets.key_file" in finding.found and finding.remedy
+
+
+@attrs.frozen
+class OfDomain:
+    """What the check of the setting `sender` reads of a domain."""
+
+    missing: str | None
+    account_id: UUID = UUID(int=1)
+
+
+def test_the_sender_of_the_services_own_emails_is_checked() -> None:
+    unset = sender(None, None)
+    assert unset.state == "warning" and "invitations, password resets and warnings are not sent" in unset.found and unset.remedy
+    unknown = sender("Example <no-reply@example.com>", None)
+    assert unknown.state == "error" and "no account has the domain example.com" in unknown.found
+    assert unknown.remedy.startswith("Run `mailsvc domain add example.com")
+    unverified = sender("no-reply@example.com", OfDomain("Its DNS records have not been checked yet."))  # type: ignore[arg-type]
+    assert unverified.state == "error" and unverified.found.endswith("Its DNS records have not been checked yet.")
+    assert unverified.remedy == "Run `mailsvc domain check example.com`."
+    assert sender("no-reply@example.com", OfDomain(None)).state == "ok"  # type: ignore[arg-type]
 
 
 def test_missing_static_files_are_reported() -> None:

@@ -8,7 +8,8 @@ import json
 import pytest
 from twisted.logger import Logger, LogLevel
 
-from mailsvc.monitoring.logs import Observer, without_secrets
+from mailsvc.monitoring.logs import Observer, observer, without_secrets
+from mailsvc.settings import schema
 
 KEY = "ms_" + "a1B2c3D4e5F6g7H8" * 2
 
@@ -101,3 +102,25 @@ def test_a_closed_output_raises_no_error():
     out = io.StringIO()
     out.close()
     Logger(namespace="mailsvc", observer=Observer(out, form="text", level="info")).info("x")
+
+
+def test_a_log_file_that_was_rotated_is_opened_again(tmp_path):
+    file = tmp_path / "mailsvc.json"
+    log = Logger(namespace="mailsvc.intake", observer=observer(schema.Log(file=file, format="text")))
+    log.info("first")
+    file.rename(tmp_path / "mailsvc.json.1")  # as logrotate does, before it may create the new one
+    log.info("second")
+    file.rename(tmp_path / "mailsvc.json.2")
+    file.touch()
+    log.info("third")
+    kept = [path.read_text().split()[-1] for path in (tmp_path / "mailsvc.json.1", tmp_path / "mailsvc.json.2", file)]
+    assert kept == ["first", "second", "third"]
+
+
+def test_a_log_file_that_cannot_be_opened_again_stays_in_use(tmp_path):
+    file = tmp_path / "mailsvc.json"
+    log = Logger(namespace="mailsvc.intake", observer=observer(schema.Log(file=file, format="text")))
+    file.rename(tmp_path / "mailsvc.json.1")
+    file.mkdir()
+    log.info("kept")
+    assert "kept" in (tmp_path / "mailsvc.json.1").read_text()

@@ -116,13 +116,26 @@ async def test_an_earlier_key_is_used_only_if_it_is_valid(pool: Pool, tmp_path: 
     assert await only.customers.keys.find(digest(json.loads(file.read_text())["api_key"])) is not None
 
 
-def test_the_greeting() -> None:
+def test_the_greeting_ends_with_four_lines_that_say_what_to_do_next() -> None:
     facts = {"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example", "smtp": {}}
-    lines = greeting(facts).strip().splitlines()
-    assert [line.split()[0] for line in lines] == ["mailsvc", "API", "send"]
-    assert "-H 'Authorization: Bearer ms_x'" in lines[2] and '"from": "Hello <hello@mailsvc.example>"' in lines[2]
-    assert attrs.asdict(Settings().development)["domain"] == "mailsvc.example"
     ports = {"smtp": {"25": 2525, "465": 4465}, "smtp_username": "mailsvc"}
-    assert greeting(facts | ports).splitlines()[-1] == (
-        "  SMTP       localhost, ports 2525 for 25, 4465 for 465; user mailsvc, the password is the API key"
-    )
+    more = {
+        "dashboard": "http://localhost:8025/dashboard",
+        "sign_in": "http://localhost:8025/link",
+        "sandbox": "http://localhost:8025/sandbox/emails",
+    }
+    started, steps = greeting(facts | ports | more).split("What to do next:\n")
+    assert [line.split()[0] for line in started.strip().splitlines()] == ["mailsvc", "dashboard", "API", "SMTP"]
+    assert "  SMTP       localhost, ports 2525 for 25, 4465 for 465; user mailsvc, the password is the API key\n" in started
+    first, send, see, library = steps.splitlines()
+    assert first.endswith("http://localhost:8025/link")
+    assert "-H 'Authorization: Bearer ms_x'" in send and '"from": "Hello <hello@mailsvc.example>"' in send
+    assert see.endswith("curl http://localhost:8025/sandbox/emails -H 'Authorization: Bearer ms_x'") and "no mail leaves" in see
+    assert "RESEND_API_URL=http://localhost:8025 RESEND_API_KEY=ms_x" in library
+    assert attrs.asdict(Settings().development)["domain"] == "mailsvc.example"
+
+
+def test_the_greeting_of_a_server_without_dashboard_and_sandbox() -> None:
+    text = greeting({"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example", "smtp": {}})
+    assert "dashboard" not in text and "sandbox" not in text and "SMTP" not in text
+    assert "See what was sent:  curl http://localhost:8025/emails -H" in text
