@@ -38,10 +38,9 @@ def actions(database: str) -> list[Any]:
 def filled(database: str) -> str:
     """The ID of an email with a message."""
     fill_encrypted(database)
-    rows(
-        database,
-        "DELETE FROM operator_access; DELETE FROM body_keys; DELETE FROM queue; DELETE FROM events; DELETE FROM attempts; UPDATE broadcasts SET status = 'sent'",
-    )
+    for table in ("operator_access", "body_keys", "queue", "events", "attempts"):
+        rows(database, f"DELETE FROM {table}")
+    rows(database, "UPDATE broadcasts SET status = 'sent'")
     rows(database, "UPDATE messages SET email_id = (SELECT email_id FROM emails); UPDATE emails SET broadcast_id = NULL")
     [(email_id,)] = rows(database, "SELECT email_id::text FROM emails")
     return str(email_id)
