@@ -115,7 +115,9 @@ class Customers:
         if len(found) > 1 and not (found[0].trusted or found[0].status == "verified"):
             owners = [await self.accounts.get(domain.account_id) for domain in found]
             listed = [_listed(owner) for owner in owners if owner is not None]
-            raise Refused("\n".join([f"{len(found)} accounts have added {name} and none has verified it. Choose one with --account:", *listed]))
+            raise Refused(
+                "\n".join([f"{len(found)} accounts have added {name} and none has verified it. Choose one with --account:", *listed])
+            )
         return found[0]
 
     async def add_domain(self, account_id: UUID, text: str, region: str) -> Domain:

@@ -19,12 +19,16 @@ from mailsvc.store.people.audit import INSTALLATION, by_operator, write
 from mailsvc.store.postgres.pool import Transaction
 from mailsvc.store.queue import holds
 
+
 def _target(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that select a destination, an account or an email."""
     for option, text in (
         ("email", "ID of an email."),
         ("account", "ID, number or name of an account."),
-        ("destination", "A destination as shown by `queue list`, a mail server, a recipient's domain, or a provider's name for all of its servers."),
+        (
+            "destination",
+            "A destination as shown by `queue list`, a mail server, a recipient's domain, or a provider's name for all of its servers.",
+        ),
     ):
         command = click.option(f"--{option}", help=text)(command)
     return command

@@ -122,7 +122,9 @@ async def test_members_are_listed_changed_and_removed_except_the_last_admin(mail
     for words in (("role", "ann@example.com", "member"), ("remove", "ann@example.com")):
         assert "An account needs at least one admin." in await mailsvc.refuses("member", *words, "--account", "One")
     await mailsvc.prints("member", "add", "bob@example.com", "--account", "One", "--role", "member")
-    assert (await mailsvc.prints("member", "role", "BOB@example.com", "admin", "--account", "1")).output == "bob@example.com is admin of One.\n"
+    assert (
+        await mailsvc.prints("member", "role", "BOB@example.com", "admin", "--account", "1")
+    ).output == "bob@example.com is admin of One.\n"
     users = Users(pool, reactor, mailsvc.encryption)
     [ann] = [each for each in await users.members(account) if each.email == "ann@example.com"]
     key_id, _ = await Keys(pool, reactor).create(account, "hers", "full_access", created_by=ann.user_id)

@@ -30,9 +30,7 @@ def key() -> None:
 @click.option("--days", type=click.IntRange(1, 3650), help="Days after which the key stops working. Default: never.")
 @AS_JSON
 @click.pass_obj
-def key_create(
-    settings: Settings, account: str, permission: Any, domain: str | None, name: str, days: int | None, as_json: bool
-) -> None:
+def key_create(settings: Settings, account: str, permission: Any, domain: str | None, name: str, days: int | None, as_json: bool) -> None:
     """Create an API key and print it. It cannot be shown again."""
 
     async def work(customers: Customers) -> None:

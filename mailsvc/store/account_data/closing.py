@@ -49,7 +49,7 @@ class Closing:
 
     async def closing(self) -> Mapping[UUID, datetime]:
         """All accounts that are being closed: when their data is deleted."""
-        return {account_id: at for account_id, at in await self.pool.rows(_CLOSING)}
+        return dict(await self.pool.rows(_CLOSING))
 
     async def due(self) -> Sequence[UUID]:
         """The accounts to delete now."""

@@ -69,7 +69,10 @@ async def test_the_operators_routes_are_destinations() -> None:
     [
         ("typo.example", "There is no destination 'typo.example'. The domain typo.example does not exist."),
         ("quiet.example", "There is no destination 'quiet.example'. quiet.example accepts no mail (null MX)."),
-        ("broken.example", "There is no destination 'broken.example'. The mail exchangers of broken.example could not be looked up: timed out."),
+        (
+            "broken.example",
+            "There is no destination 'broken.example'. The mail exchangers of broken.example could not be looked up: timed out.",
+        ),
         ("typo", "There is no destination 'typo'. typo is not a mail domain."),
         ("no name>", "There is no destination 'no name>'. no name> is not a mail domain."),
         ("", "There is no destination ''."),
