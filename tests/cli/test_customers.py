@@ -67,10 +67,11 @@ async def test_an_account_is_suspended_and_resumed_but_not_while_it_is_closed(ma
     resumed = (await mailsvc.prints("account", "resume", "One", "--json")).json
     assert resumed == {"id": account, "suspended": False, "changed": True}
     assert (await mailsvc.prints("account", "resume", "One")).output == "One was not suspended.\n"
-    await mailsvc.prints("account", "close", "One", "--yes", "--days", "3")
+    closed = (await mailsvc.prints("account", "close", "One", "--yes", "--days", "3", "--json")).json
+    assert closed["id"] == account and closed["data_deleted_at"]
     assert "One is closed: its data will be deleted on" in await mailsvc.refuses("account", "resume", "One")
     assert (await mailsvc.prints("account", "list", "--json")).json[0]["status"] == "closed"
-    await mailsvc.prints("account", "reopen", "One")
+    assert (await mailsvc.prints("account", "reopen", "One", "--json")).json == {"id": account, "suspended": False}
     assert (await mailsvc.prints("account", "list", "--json")).json[0]["status"] == "active"
 
 

@@ -30,13 +30,15 @@ def member() -> None:
 @click.argument("email")
 @ACCOUNT
 @click.option("--role", type=ROLES, default="admin", show_default=True)
+@AS_JSON
 @click.pass_obj
-def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
+def member_add(settings: Settings, email: str, account: str, role: Any, as_json: bool) -> None:
     """Add a member, or create a new link for one. Prints a link that signs them in once, within a day."""
 
     async def work(customers: Customers) -> None:
-        owner = await customers.account(account)
-        click.echo(_link(settings, await _people(customers).admit(owner.id, address(email).lower(), role, timedelta(days=1))))
+        owner, wanted = await customers.account(account), address(email).lower()
+        link = _link(settings, await _people(customers).admit(owner.id, wanted, role, timedelta(days=1)))
+        result(as_json, link, email=wanted, role=role, link=link)
 
     run(settings, work)
 
