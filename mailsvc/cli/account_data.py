@@ -125,7 +125,8 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
         if not await closing.close(owner.id, at, [line]) and grace:
             raise Refused(f"{owner.name} is closed: its data will be deleted on {await closing.closes_at(owner.id):%Y-%m-%d}.")
         if grace:
-            sentence = f"{owner.name} is suspended. Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
+            until = f"Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
+            sentence = f"{owner.name} is suspended. {until}"
             result(as_json, sentence, id=owner.id, data_deleted_at=at)
             return
         erasing = database.erasing
