@@ -40,7 +40,7 @@ REPORTS = "reports"  # the purpose of the secrets that sign addresses for report
 
 
 class Refused(Exception):
-    """The request is not possible. The text is a sentence for the operator."""
+    """The request is not possible. The text is a sentence for the operator; a list of what was meant can follow in lines of its own."""
 
 
 @attrs.frozen
@@ -113,7 +113,11 @@ class Customers:
         if not found:
             raise Refused(f"There is no domain {name}.")
         if len(found) > 1 and not (found[0].trusted or found[0].status == "verified"):
-            raise Refused(f"{len(found)} accounts have added {name} and none has verified it. Choose one with --account.")
+            owners = [await self.accounts.get(domain.account_id) for domain in found]
+            listed = [_listed(owner) for owner in owners if owner is not None]
+            raise Refused(
+                "\n".join([f"{len(found)} accounts have added {name} and none has verified it. Choose one with --account:", *listed])
+            )
         return found[0]
 
     async def add_domain(self, account_id: UUID, text: str, region: str) -> Domain:
@@ -176,9 +180,16 @@ async def find_account(accounts: Accounts, text: str) -> Account:
     known = await accounts.list()
     exact = [account for account in known if text in (str(account.id), str(account.number))]
     found = exact or [account for account in known if account.name == text]
-    if len(found) != 1:
-        raise Refused(f"{'No account is' if not found else f'{len(found)} accounts are'} called {text!r}. Use the account ID.")
+    if not found:
+        raise Refused(f"No account is called {text!r}. `mailsvc account list` shows all accounts.")
+    if len(found) > 1:
+        raise Refused("\n".join([f"{len(found)} accounts are called {text!r}. Use the number or the ID:", *map(_listed, found)]))
     return found[0]
+
+
+def _listed(account: Account) -> str:
+    """An account among several with the same name or the same domain."""
+    return f"{account.number}  {account.id}  {account.name}  created {account.created_at:%Y-%m-%d}"
 
 
 def address(text: str) -> str:

@@ -17,6 +17,7 @@ from mailsvc.accounts import archive as archives
 from mailsvc.accounts.archive import FORMAT, Manifest
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.cli.access import record_read
+from mailsvc.cli.output import AS_JSON, result
 from mailsvc.cli.privacy import certificate
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
@@ -112,8 +113,9 @@ def account_import(settings: Settings, /, archive: Path, key: Path) -> None:
 @click.argument("account")
 @click.option("--days", type=click.IntRange(0, 365), help="Days until its data is deleted. Default: privacy.grace_days.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@AS_JSON
 @click.pass_obj
-def account_close(settings: Settings, /, account: str, days: int | None, yes: bool) -> None:
+def account_close(settings: Settings, /, account: str, days: int | None, yes: bool, as_json: bool) -> None:
     """Close an account: it is suspended now, and all its data is deleted after a period of grace. With --days 0 it is deleted at once."""
     if not yes:
         click.confirm(f"The account {account} and all its data will be deleted. Continue?", abort=True, err=True)
@@ -130,9 +132,9 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
         if not await closing.close(owner.id, at, [line]) and grace:
             raise Refused(f"{owner.name} is closed: its data will be deleted on {await closing.closes_at(owner.id):%Y-%m-%d}.")
         if grace:
-            click.echo(
-                f"{owner.name} is suspended. Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
-            )
+            until = f"Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
+            sentence = f"{owner.name} is suspended. {until}"
+            result(as_json, sentence, id=owner.id, data_deleted_at=at)
             return
         await _delete(database, owner.id)
 
@@ -163,8 +165,9 @@ async def _delete(database: Database, account_id: UUID) -> None:
 
 @click.command("reopen")
 @click.argument("account")
+@AS_JSON
 @click.pass_obj
-def account_reopen(settings: Settings, /, account: str) -> None:
+def account_reopen(settings: Settings, /, account: str, as_json: bool) -> None:
     """Keep an account that was closed, as long as its data is not being deleted. It is as it was before."""
 
     async def work(database: Database, reactor: Any) -> None:
@@ -172,7 +175,8 @@ def account_reopen(settings: Settings, /, account: str) -> None:
         if not await Closing(database.pool, reactor).reopen(owner.id, [by_operator(owner.id, "account reopened")]):
             raise Refused(f"{owner.name} is not being closed.")
         suspended = (await find_account(Accounts(database.pool, reactor), str(owner.id))).suspended_at is not None
-        click.echo(f"{owner.name} is no longer closed{', but suspended as before' if suspended else ''}.")
+        sentence = f"{owner.name} is no longer closed{', but suspended as before' if suspended else ''}."
+        result(as_json, sentence, id=owner.id, suspended=suspended)
 
     run_with_database(settings, work)
 

@@ -8,11 +8,13 @@ from datetime import datetime
 from uuid import UUID
 
 import click
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mailsvc.accounts.onboarding import Customers, Refused, domain_name
+from mailsvc.cli.output import AS_JSON, YES, duration, note, print_json, result
 from mailsvc.cli.runner import run
-from mailsvc.domains import names
+from mailsvc.domains import names, views
 from mailsvc.domains.checking import Findings
 from mailsvc.domains.maintenance import ALGORITHMS, KeysNotPublished, RotationInProgress
 from mailsvc.domains.records import in_zone_file
@@ -24,6 +26,7 @@ from mailsvc.store.postgres.errors import Conflict
 log = Logger()
 
 _ACCOUNT = click.option("--account", required=True, help="ID, number or name of the account.")
+CHECK_AGAIN = 10.0  # seconds between the checks of `verify --wait`
 _WHOSE = click.option("--account", help="ID, number or name of the domain's account. Default: the account that has verified it.")
 
 
@@ -48,7 +51,7 @@ def domain_add(settings: Settings, name: str, account: str, region: str | None) 
         added = await customers.add_domain(owner.id, name, where)
         warning = names.look_alike(added.name)
         if warning is not None:
-            click.echo(f"mailsvc: {warning}", err=True)
+            note(warning)
         await _print_records(customers, added)
         for record in customers.maintenance.publishing.advised(added):
             click.echo(in_zone_file(record))
@@ -58,17 +61,73 @@ def domain_add(settings: Settings, name: str, account: str, region: str | None) 
 
 @domain.command("list")
 @click.option("--account", help="ID, number or name of the account. Default: all accounts.")
+@AS_JSON
 @click.pass_obj
-def domain_list(settings: Settings, account: str | None) -> None:
+def domain_list(settings: Settings, account: str | None, as_json: bool) -> None:
     """List domains: name, status, region, account, and when it is checked next."""
 
     async def work(customers: Customers) -> None:
         owners = [await customers.account(account)] if account is not None else await customers.accounts.list()
+        shown: list[dict[str, object]] = []
         for owner in owners:
             found, _ = await customers.domains.list(owner.id)
             for one in found:
+                if as_json:
+                    checks = {"trusted": one.trusted, "next_check_at": one.next_check_at}
+                    shown.append({"account_id": owner.id, "account": owner.name, **views.brief(one, views.iso), **checks})
+                    continue
                 status = f"{one.status}{' (trusted)' if one.trusted else ''}"
                 click.echo(f"{one.name}\t{status}\t{one.region}\t{owner.name}\t{_time(one.next_check_at)}")
+        if as_json:
+            print_json(shown)
+
+    run(settings, work)
+
+
+@domain.command("show")
+@click.argument("name")
+@_WHOSE
+@AS_JSON
+@click.pass_obj
+def domain_show(settings: Settings, name: str, account: str | None, as_json: bool) -> None:
+    """Show a domain as it is stored: status, the result of the last check, the records to publish, and its history. Asks no DNS."""
+
+    async def work(customers: Customers) -> None:
+        found = await customers.any_domain(name, account)
+        if as_json:
+            print_json(await _json(customers, found))
+            return
+        owner = await customers.accounts.get(found.account_id)
+        for line in _report(found, Findings(found.records, found.advice)):
+            click.echo(line)
+        click.echo(f"\naccount     {'-' if owner is None else owner.name}\nregion      {found.region}\nID          {found.id}")
+        click.echo(f"signs with  {' and '.join(found.signs_with)}")
+        click.echo(f"checked     {_time(found.checked_at)}, next {_time(found.next_check_at)}\n")
+        await _print_records(customers, found)
+        click.echo("")
+        for at, what in await customers.domains.history(found.id):
+            click.echo(f"{_time(at)}  {what}")
+
+    run(settings, work)
+
+
+@domain.command("delete")
+@click.argument("name")
+@_WHOSE
+@YES
+@AS_JSON
+@click.pass_obj
+def domain_delete(settings: Settings, name: str, account: str | None, yes: bool, as_json: bool) -> None:
+    """Delete a domain with its DKIM keys. Its queued emails fail."""
+    if not yes:
+        click.confirm(f"The domain {name} and its keys will be deleted, and its queued emails fail. Continue?", abort=True, err=True)
+
+    async def work(customers: Customers) -> None:
+        found = await customers.any_domain(name, account)
+        line = by_operator(found.account_id, "domain deleted", found.name)
+        if await customers.domains.delete(found.account_id, found.id, [line]) is None:
+            raise Refused(f"The domain {found.name} has been deleted already.")
+        result(as_json, f"The domain {found.name} is deleted.", id=found.id, name=found.name, deleted=True)
 
     run(settings, work)
 
@@ -99,21 +158,43 @@ def domain_check(settings: Settings, name: str, account: str | None) -> None:
 @domain.command("verify")
 @click.argument("name")
 @_WHOSE
+@click.option("--wait", callback=duration, help="Check again until the domain is verified, for at most so long, such as 90s or 10m.")
+@AS_JSON
 @click.pass_obj
-def domain_verify(settings: Settings, name: str, account: str | None) -> None:
-    """Check a domain now and store the result. Prints its status and the records."""
+def domain_verify(settings: Settings, name: str, account: str | None, wait: float | None, as_json: bool) -> None:
+    """Check a domain now and store the result. Prints its status and the records. Exits with 1 if it is not verified."""
 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         await customers.maintenance.verify(found, [by_operator(found.account_id, "domain verification requested", found.name)])
-        taken = await customers.maintenance.checks.take(found)
-        checked = await customers.maintenance.check(taken) if taken is not None else None
+        until = customers.reactor.seconds() + (wait or 0)
+        checked = await _checked(customers, found)
+        while wait is not None and (checked is None or checked.status != "verified"):
+            left = until - customers.reactor.seconds()
+            if left <= 0:
+                break
+            await deferLater(customers.reactor, min(left, CHECK_AGAIN))
+            # None: another process checked it at the same time and stored the result.
+            checked = await _checked(customers, found) or await customers.domains.own(found.account_id, found.id)
         if checked is None:
             raise Refused(f"The domain {found.name} was changed during the check. Try again.")
-        for line in _report(checked, Findings(checked.records, checked.advice)):
-            click.echo(line)
+        if as_json:
+            print_json(await _json(customers, checked))
+        else:
+            for line in _report(checked, Findings(checked.records, checked.advice)):
+                click.echo(line)
+        if checked.status != "verified":
+            raise SystemExit(1)
 
     run(settings, work)
+
+
+async def _checked(customers: Customers, found: Domain) -> Domain | None:
+    """The domain after a check. None if it was changed during the check."""
+    taken = await customers.maintenance.checks.take(found)
+    if taken is None:
+        raise Refused(f"The domain {found.name} has been deleted.")
+    return await customers.maintenance.check(taken)
 
 
 @domain.command("rotate")
@@ -197,6 +278,19 @@ def domain_trust(settings: Settings, name: str, account: str) -> None:
         click.echo(f"{trusted.name} can send.")
 
     run(settings, work)
+
+
+async def _json(customers: Customers, domain: Domain) -> dict[str, object]:
+    """As the API shows it, with the account."""
+    publishing, keys = customers.maintenance.publishing, await customers.domains.published_keys(domain.id)
+    return {
+        "account_id": domain.account_id,
+        **views.full(domain, keys, publishing, views.iso),
+        "trusted": domain.trusted,
+        "checked_at": domain.checked_at,
+        "next_check_at": domain.next_check_at,
+        "history": [{"created_at": at, "message": message} for at, message in await customers.domains.history(domain.id)],
+    }
 
 
 async def _print_records(customers: Customers, domain: Domain, only: Sequence[DkimKey] | None = None) -> None:

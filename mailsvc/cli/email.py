@@ -28,7 +28,7 @@ _SHOWN = str.maketrans({chr(number): "" if chr(number) == "\r" else "\N{REPLACEM
 
 @click.group()
 def email() -> None:
-    """Show the content of emails."""
+    """Manage emails."""
 
 
 @email.command("show")

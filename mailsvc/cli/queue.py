@@ -9,6 +9,7 @@ from typing import Any
 import click
 from twisted.internet.task import deferLater
 
+from mailsvc.cli.output import AS_JSON, duration, note
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import unix
 from mailsvc.monitoring import control_socket
@@ -18,26 +19,16 @@ from mailsvc.store.people.audit import INSTALLATION, by_operator, write
 from mailsvc.store.postgres.pool import Transaction
 from mailsvc.store.queue import holds
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _seconds(_context: Any, _parameter: Any, value: str | None) -> float | None:
-    if value is None:
-        return None
-    number, unit = (value[:-1], value[-1]) if value[-1:] in _UNITS else (value, "s")
-    try:
-        return float(number) * _UNITS[unit]
-    except ValueError:
-        raise click.BadParameter("expected a duration such as 90s, 30m, 2h or 1d") from None
-
 
 def _target(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that select a destination, an account or an email."""
     for option, text in (
         ("email", "ID of an email."),
         ("account", "ID, number or name of an account."),
-        ("destination", "A destination as shown by `queue list`, or a provider's name for all of its destinations."),
+        (
+            "destination",
+            "A destination as shown by `queue list`, a mail server, a recipient's domain, or a provider's name for all of its servers.",
+        ),
     ):
         command = click.option(f"--{option}", help=text)(command)
     return command
@@ -49,7 +40,7 @@ def queue() -> None:
 
 
 @queue.command("list")
-@_JSON
+@AS_JSON
 @click.pass_obj
 def queue_list(settings: Settings, as_json: bool) -> None:
     """List destinations with queued mail: how much, since when, delivery rate, reason and next attempt."""
@@ -67,7 +58,7 @@ def queue_list(settings: Settings, as_json: bool) -> None:
 
 @queue.command("show")
 @click.argument("email")
-@_JSON
+@AS_JSON
 @click.pass_obj
 def queue_show(settings: Settings, email: str, as_json: bool) -> None:
     """Show the queued recipients of an email."""
@@ -83,9 +74,9 @@ def queue_show(settings: Settings, email: str, as_json: bool) -> None:
 
 @queue.command("pause")
 @_target
-@click.option("--for", "seconds", callback=_seconds, help="How long, such as 30m or 2h. Default: until resumed.")
+@click.option("--for", "seconds", callback=duration, help="How long, such as 30m or 2h. Default: until resumed.")
 @click.option("--reason", help="A reason to show for the paused recipients.")
-@_JSON
+@AS_JSON
 @click.pass_obj
 def queue_pause(settings: Settings, /, as_json: bool, seconds: float | None, reason: str | None, **target: str | None) -> None:
     """Pause a destination, an account or an email. Deliveries in progress continue."""
@@ -94,7 +85,7 @@ def queue_pause(settings: Settings, /, as_json: bool, seconds: float | None, rea
 
 @queue.command("resume")
 @_target
-@_JSON
+@AS_JSON
 @click.pass_obj
 def queue_resume(settings: Settings, /, as_json: bool, **target: str | None) -> None:
     """Resume at once what was paused or is backing off."""
@@ -103,7 +94,7 @@ def queue_resume(settings: Settings, /, as_json: bool, **target: str | None) -> 
 
 @queue.command("retry")
 @_target
-@_JSON
+@AS_JSON
 @click.pass_obj
 def queue_retry(settings: Settings, /, as_json: bool, **target: str | None) -> None:
     """Retry deferred recipients now. Pauses stay in effect."""
@@ -149,8 +140,11 @@ def _command(settings: Settings, action: str, target: dict[str, str | None], as_
     answer = _send(settings, command)
     if as_json:
         click.echo(json.dumps(answer))
-    else:
-        click.echo(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in answer.items()))
+        return
+    destinations = answer.pop("destinations", [])  # a daemon of the previous release does not say
+    click.echo(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in answer.items()))
+    if destinations and destinations != [name]:
+        note("\n  ".join(["This applies to all mail for these servers, whatever domain it is for:", *destinations]))
 
 
 def _send(settings: Settings, command: dict[str, object]) -> dict[str, Any]:

@@ -49,7 +49,8 @@ async def _with_database(reactor: Any, settings: Settings, work: DatabaseWork, m
         if message is None:
             log.failure("The command failed.")
             message = f"{type(error).__name__}: {error}"
-        click.echo(f"mailsvc: {' '.join(message.split())}", err=True)
+        lines = message.splitlines() if isinstance(error, Refused) else [message]
+        click.echo("mailsvc: " + "\n  ".join(" ".join(line.split()) for line in lines), err=True)
         raise SystemExit(1) from None
     finally:
         await opened.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random as random_
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from mailsvc.delivery.chores import Chores
 from mailsvc.delivery.claiming import Backlog, Claiming
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Connector
+from mailsvc.delivery.connection.destination_names import DestinationNames, Named
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
@@ -94,6 +95,7 @@ class Delivery(Service):
         lanes = Lanes(context, Healths(clock, limits, peers), Budgets(clock, shaping, peers, holds.throttle), holds, tasks)
         pool_of = (lambda mail: pools.of(mail.account_id, mail.domain_id, mail.bulk)) if pools is not None else (lambda mail: "")
         placing = Placing(routes, holds, attempts, lanes, leases, limits.recipients_per_message, pool_of)
+        self._names = DestinationNames(routes, shaping, pools.names if pools is not None else lambda: [""])
         self._claiming = Claiming(self._queue, admission, holds, placing, lanes, leases, backlog, tasks, self.wake)
         self._chores = Chores(limits, self._queue, holds, lanes, leases, self.wake)
         self.handoff = LocalHandoff(limits, admission, self._queue, routes, holds, backlog, lanes, leases)
@@ -139,6 +141,10 @@ class Delivery(Service):
     def expired(self) -> int:
         """Recipients that this process found expired in the queue."""
         return self._chores.expired
+
+    async def named(self, text: str, known: Collection[str]) -> Named:
+        """The destinations that an operator means. `known`: those in the database."""
+        return await self._names.find(text, {*known, *self.lanes.view()})
 
     def view(self) -> dict[str, dict[str, object]]:
         """The lanes as they are now."""

@@ -5,7 +5,7 @@ The tables: store/queue/operator, for all processes. The current state of lanes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -20,8 +20,19 @@ from mailsvc.store.queue.holds import FOREVER
 from mailsvc.store.queue.operator import Operating
 
 
+class Named(Protocol):
+    """delivery.connection.destination_names.Named."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def why(self) -> str: ...
+
+
 class Delivery(Protocol):
     """delivery.service.Delivery, as far as commands use it."""
+
+    async def named(self, text: str, known: Collection[str]) -> Named: ...
 
     def view(self) -> Mapping[str, Mapping[str, object]]: ...
 
@@ -83,8 +94,11 @@ class OperatorCommands:
         why = f"Paused by the operator{f': {reason}' if reason else ''}."
         done: dict[str, object] = {"paused": name, "until": _until(until)}
         if kind == "destination":
-            await self.operating.record(by_operator(INSTALLATION, "destination paused", f"{name}: {why}"), self.now)
-            await self.queue.hold(self.region, name, "paused", why, until, ordered=True)
+            names = await self._destinations(name)
+            await self.operating.record(by_operator(INSTALLATION, "destination paused", f"{'; '.join(names)}: {why}"), self.now)
+            for each in names:
+                await self.queue.hold(self.region, each, "paused", why, until, ordered=True)
+            done["destinations"] = names
         elif kind == "account":
             account_id = (await find_account(self.accounts, name)).id
             line = by_operator(account_id, "mail paused", why)
@@ -98,10 +112,11 @@ class OperatorCommands:
 
     async def resume(self, kind: str, name: str) -> dict[str, object]:
         """Ends a pause or a back-off, and retries at once."""
+        done: dict[str, object] = {"resumed": name}
         if kind == "destination":
-            await self.operating.record(by_operator(INSTALLATION, "destination released", name), self.now)
-            await self.queue.lift(self.region, name, paused=True)
-            count = await self.operating.retry_destination(self.region, name, self.now)
+            names = done["destinations"] = await self._destinations(name)
+            await self.operating.record(by_operator(INSTALLATION, "destination released", "; ".join(names)), self.now)
+            count = await self._lift(names, paused=True)
         elif kind == "account":
             account_id = (await find_account(self.accounts, name)).id
             line = by_operator(account_id, "mail released")
@@ -109,19 +124,40 @@ class OperatorCommands:
         else:
             count = await self.operating.retry_email(_uuid(name), self.now, await self._about(_uuid(name), "email released"))
         self._wake()
-        return {"resumed": name, "recipients": count}
+        return done | {"recipients": count}
 
     async def retry(self, kind: str, name: str) -> dict[str, object]:
         """Retries deferred recipients now. Pauses stay in effect."""
+        done: dict[str, object] = {"retried": name}
         if kind == "destination":
-            await self.queue.lift(self.region, name)
-            count = await self.operating.retry_destination(self.region, name, self.now)
+            names = done["destinations"] = await self._destinations(name)
+            count = await self._lift(names)
         elif kind == "account":
             count = await self.operating.retry_account((await find_account(self.accounts, name)).id, self.now)
         else:
             count = await self.operating.retry_email(_uuid(name), self.now)
         self._wake()
-        return {"retried": name, "recipients": count}
+        return done | {"recipients": count}
+
+    async def _destinations(self, text: str) -> Sequence[str]:
+        """The destinations that the operator means. Raises Refused."""
+        known = await self.operating.destination_names(self.region)
+        if self.delivery is None:  # this process knows no routes
+            if text not in known:
+                raise Refused(f"There is no destination {text!r} with queued mail. Use a name from `mailsvc queue list`.")
+            return [text]
+        found = await self.delivery.named(text, known)
+        if not found.names:
+            raise Refused(found.why)
+        return found.names
+
+    async def _lift(self, names: Sequence[str], *, paused: bool = False) -> int:
+        """Returns how many recipients are due again."""
+        count = 0
+        for each in names:
+            await self.queue.lift(self.region, each, paused=paused)
+            count += await self.operating.retry_destination(self.region, each, self.now)
+        return count
 
     async def _about(self, email_id: UUID, action: str) -> list[Line]:
         account_id = await self.operating.account_of(email_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +16,9 @@ import pytest_twisted
 from click.testing import CliRunner
 
 from mailsvc.accounts.onboarding import Refused
-from mailsvc.cli import access, account, account_data, audit, domain, evidence, explain, privacy, queue, runner, secrets, sources
-from mailsvc.cli import email as email_command
+from mailsvc.cli import queue
 from mailsvc.cli.main import main
+from mailsvc.clock import utc
 from mailsvc.monitoring.operator_commands import OperatorCommands
 from mailsvc.runtime.database import Database
 from mailsvc.runtime.privacy import open_eraser
@@ -26,6 +27,8 @@ from mailsvc.store.audit import verification
 from mailsvc.store.encryption.body_key_files import BodyKeyFiles
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks
 from mailsvc.store.mail.accept import Submission
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import INSTALLATION
@@ -39,16 +42,21 @@ from tests.store.fixtures import StoreRig, email
 SHOWS = "shows no content"
 NO_DATABASE = "does not use the database"
 SILENT = {
+    "account list": SHOWS,
     "account plans": NO_DATABASE,
+    "account show": SHOWS,
     "audit adopt": "writes an entry if there is something to adopt (test_audit)",
     "audit anchor": "an anchor is a record",
     "audit key": NO_DATABASE,
     "audit verify": SHOWS,
+    "completion": NO_DATABASE,
     "doctor": SHOWS,
     "domain check": SHOWS,
     "domain list": SHOWS,
+    "domain show": SHOWS,
     "domain zone": SHOWS,
     "key list": SHOWS,
+    "member list": SHOWS,
     "privacy erasures": SHOWS,
     "queue list": SHOWS,
     "queue retry": "sends what may be sent, only sooner",
@@ -56,6 +64,7 @@ SILENT = {
     "secrets list": SHOWS,
     "sources list": SHOWS,
     "upgrade": "the database records its migrations",
+    "webhook list": SHOWS,
 }
 
 
@@ -100,22 +109,9 @@ class Walk:
             self._works.append(lambda: operating.by_name()[given.pop("do")](**given))
             return {"waiting": []}
 
-        for module in (
-            access,
-            account,
-            account_data,
-            audit,
-            domain,
-            email_command,
-            evidence,
-            explain,
-            privacy,
-            queue,
-            runner,
-            secrets,
-            sources,
-        ):
-            monkeypatch.setattr(module, "run_with_database", with_database, raising=False)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("mailsvc.cli.") and hasattr(module, "run_with_database"):
+                monkeypatch.setattr(module, "run_with_database", with_database)
         monkeypatch.setattr(queue, "_send", ask)
 
     async def __call__(self, words: str, *entries: str) -> None:
@@ -149,15 +145,32 @@ async def test_every_command_that_changes_something_writes_an_audit_entry(
     await walk("account create Example", "account created")
     [(owner,)] = await pool.rows("SELECT id FROM accounts")
     await changes(walk, str(owner))
-    queued = email(account=owner)
+    queued = email(account=owner, region="us-east-1")
     await StoreRig(pool, reactor).acceptance.accept(Submission(owner, [queued]))
+    await replaying(walk, owner)
     await operating(walk, str(owner), str(queued.email_id))
     assert walk.walked | set(SILENT) == set(commands(main))
     assert not walk.walked & set(SILENT)
     assert [(await verification.verify(pool, each, {})).problems for each in (owner, INSTALLATION)] == [(), ()]
 
 
+async def replaying(walk: Walk, owner: UUID) -> None:
+    from twisted.internet import reactor
+
+    endpoint = await Webhooks(walk.pool, reactor, walk.encryption).add(owner, "https://example.com/hook", ["email.sent"], b"secret", 1)
+    assert endpoint is not None
+    event_id = await WebhookLog(walk.pool).test(owner, endpoint.id, "email.sent", {}, utc(reactor))
+    await walk(f"webhook replay {endpoint.id} --account {owner} --event msg_{event_id.hex}", "webhook event resent")
+    await walk(f"webhook replay {endpoint.id} --account {owner} --event msg_{uuid4().hex}")  # there is no such event
+    await walk(f"webhook replay {endpoint.url} --account {owner} --since 2020-01-01 --all", "webhook events resent")
+
+
 async def changes(walk: Walk, owner: str) -> None:
+    await walk(f"account rename {owner} Renamed", "account renamed")
+    await walk(f"account suspend {owner}", "account suspended")
+    await walk(f"account suspend {owner}")  # it was suspended
+    await walk(f"account resume {owner}", "account resumed")
+    await walk(f"account resume {owner}")  # it was not suspended
     await walk(f"account notify {owner} ops@example.com", "address for notifications changed")
     await walk(f"account retention {owner} --bodies 3", "retention changed")
     await walk(f"account retention {owner}")  # only shows
@@ -186,8 +199,16 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"queue pause --account {owner}", "mail paused")
     await walk(f"account release {owner}", "mail released")
     await walk(f"account release {owner}")  # it was not on hold
-    await walk(f"key create --account {owner}", "key created")
+    await walk(f"key create --account {owner} --name shop", "key created")
+    await walk(f"key revoke shop --account {owner}", "key revoked")
+    await walk(f"key revoke shop --account {owner}")  # it is gone
     await walk(f"member add ann@example.com --account {owner}", "member added")
+    await walk(f"member add bob@example.com --account {owner} --role member", "member added")
+    await walk(f"member role bob@example.com admin --account {owner}", "role changed")
+    await walk(f"member role bob@example.com admin --account {owner}")  # it is the same
+    await walk("member link bob@example.com", "sign-in link created")
+    await walk(f"member remove bob@example.com --account {owner}", "member removed")
+    await walk(f"member remove ann@example.com --account {owner}")  # the last admin stays
     await walk("member reset ann@example.com", "second factors removed")
     await walk(f"domain add shop.example --account {owner}", "domain added")
     await walk("domain signs shop.example rsa", "domain changed")
@@ -196,6 +217,7 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"domain trust shop.example --account {owner}", "domain trusted")
     await walk(f"sources assign bulk --account {owner}", "pool assigned")
     await walk("sources unassign --domain shop.example", "pool removed")
+    await walk("domain delete shop.example --yes", "domain deleted")
 
 
 async def operating(walk: Walk, owner: str, queued: str) -> None:
@@ -208,14 +230,19 @@ async def operating(walk: Walk, owner: str, queued: str) -> None:
     await walk(f"queue pause --email {queued}", "email paused")
     await walk(f"queue resume --email {queued}", "email released")
     await walk(f"queue pause --email {uuid4()}")  # there is no such email
+    await walk(f"email cancel {uuid4()}")  # there is no such email
     await walk(f"audit export --account {owner}", "audit log exported")
     await walk(f"privacy find someone@example.org --account {owner}", "address looked up")
+    walk.account = INSTALLATION
+    await walk("queue pause --destination typo.example")  # there is no such destination
+    await walk("queue pause --destination example.org", "destination paused")
+    await walk("queue resume --destination example.org", "destination released")
+    walk.account = UUID(owner)
+    await walk(f"email cancel {queued}", "email canceled")
     walk.account = INSTALLATION
     await walk(f"privacy export someone@example.org --output {walk.config}.zip", "address exported")
     await walk(f"evidence --since 2020-01-01 --output {walk.config}.evidence.zip", "evidence exported")
     await walk("privacy erase someone@example.org --yes", "address erased")
-    await walk("queue pause --destination mx.example.org", "destination paused")
-    await walk("queue resume --destination mx.example.org", "destination released")
     await walk("queue hold", "all mail held")
     await walk("queue release", "all mail released")
     await walk("queue release")  # nothing was held

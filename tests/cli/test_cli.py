@@ -100,7 +100,8 @@ def test_commands_work_before_the_first_start(tmp_path: Path, postgres: str, adm
 
 
 def test_a_missing_object_is_reported(mailsvc: Command) -> None:
-    assert mailsvc.refuses("key", "create", "--account", "Nobody") == "mailsvc: No account is called 'Nobody'. Use the account ID."
+    message = mailsvc.refuses("key", "create", "--account", "Nobody")
+    assert message == "mailsvc: No account is called 'Nobody'. `mailsvc account list` shows all accounts."
     account = mailsvc.prints("account", "create", "Twice")
     mailsvc.prints("account", "create", "Twice")
     assert "2 accounts are called 'Twice'" in mailsvc.refuses("key", "create", "--account", "Twice")

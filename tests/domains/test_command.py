@@ -47,7 +47,7 @@ def test_account_selects_among_domains_with_one_name(tmp_path: Path, database: s
     for account in (one, other):
         mailsvc.prints("domain", "add", "a.example", "--account", account)
     assert "already" in mailsvc.refuses("domain", "add", "a.example", "--account", one)
-    assert "2 accounts have added a.example and none has verified it. Choose one with --account." in mailsvc.refuses(
+    assert "2 accounts have added a.example and none has verified it. Choose one with --account:" in mailsvc.refuses(
         "domain", "signs", "a.example", "rsa"
     )
     assert mailsvc.prints("domain", "signs", "a.example", "rsa", "--account", "Other") == "a.example signs with rsa."

@@ -73,7 +73,7 @@ def test_what_waits_is_shown_with_its_reason_paused_resumed_and_tried_again(daem
     [waiting] = queue(daemon, "show", email)["waiting"]
     assert waiting["reason"] == "Paused by the operator: maintenance."
     assert sink.received == []
-    queue(daemon, "resume", "--destination", live)
+    assert queue(daemon, "resume", "--destination", "example.net")["destinations"] == [live], "the recipient's domain"
     sink.wait_until(lambda received: len(received) == 1, 10)
 
     before = destination(daemon, dead, delayed=1)["until"]
@@ -83,6 +83,13 @@ def test_what_waits_is_shown_with_its_reason_paused_resumed_and_tried_again(daem
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert queue(daemon, "list")["unexplained"] == 0
+
+
+def test_an_unknown_destination_is_refused(daemon: Daemon) -> None:
+    for command in ("pause", "resume", "retry"):
+        status, printed = daemon.command_fails("queue", command, "--destination", "nobody@example.net")
+        assert (status, "There is no pool 'nobody'." in printed) == (1, True)
+    assert rows(daemon.database, "SELECT name FROM destinations") == []
 
 
 def test_an_account_is_paused_and_resumed(daemon: Daemon, sink: Sink) -> None:

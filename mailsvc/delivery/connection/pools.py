@@ -33,6 +33,10 @@ class Pools:
                 return found
         return self._bulk if bulk else ""
 
+    def names(self) -> frozenset[str]:
+        """All pools that mail is sent from now."""
+        return frozenset({"", self._bulk, *self._assigned.values()})
+
     @classmethod
     async def opened(cls, pool: Pool, bulk: str, clock: Any, opened: Opened) -> Pools:
         """Those in the database, read now and again every few seconds."""

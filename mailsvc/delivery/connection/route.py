@@ -129,6 +129,11 @@ class Routes:
         self._fixed = {domain.lower().rstrip("."): operator_route(target) for domain, target in routes.items()}
         self._kept: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
 
+    @property
+    def fixed(self) -> frozenset[str]:
+        """The destinations of the operator's routes."""
+        return frozenset(route.destination for route in self._fixed.values())
+
     def cached(self, domain: str) -> Answer | None:
         """What is known now. None: the domain has to be resolved."""
         domain = domain.lower()

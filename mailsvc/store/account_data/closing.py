@@ -24,6 +24,7 @@ UPDATE accounts SET closes_at = NULL, closed_at = NULL, suspended_at = nullif(su
 WHERE id = %(account)s AND closes_at > %(now)s
 """
 _DUE = "SELECT id FROM accounts WHERE closes_at <= %s ORDER BY closes_at"
+_CLOSING = "SELECT id, closes_at FROM accounts WHERE closes_at IS NOT NULL"
 _CLOSES = "SELECT closes_at FROM accounts WHERE id = %s"
 
 
@@ -45,6 +46,10 @@ class Closing:
         """When its data is deleted; None: it is not being closed."""
         rows = await self.pool.rows(_CLOSES, (account_id,))
         return rows[0][0] if rows else None
+
+    async def closing(self) -> Mapping[UUID, datetime]:
+        """All accounts that are being closed: when their data is deleted."""
+        return dict(await self.pool.rows(_CLOSING))
 
     async def due(self) -> Sequence[UUID]:
         """The accounts to delete now."""

@@ -26,7 +26,10 @@ NOTIFY = "UPDATE accounts SET notify = %s WHERE id = %s"
 GET = f"SELECT {COLUMNS} FROM accounts WHERE id = %s"
 NUMBERED = f"SELECT {COLUMNS} FROM accounts WHERE number = %s"
 LIST = f"SELECT {COLUMNS} FROM accounts ORDER BY number"
-SUSPEND = "UPDATE accounts SET suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s"
+SUSPEND = "UPDATE accounts SET suspended_at = %s WHERE id = %s AND suspended_at IS NULL"
+# An account that is being closed stays suspended: reopening it ends that (store/account_data/closing).
+RESUME = "UPDATE accounts SET suspended_at = NULL WHERE id = %s AND suspended_at IS NOT NULL AND closes_at IS NULL"
+RENAME = "UPDATE accounts SET name = %s WHERE id = %s"
 
 
 @attrs.frozen
@@ -95,13 +98,23 @@ class Accounts:
         rows = await self._pool.rows(NUMBERED, (number,))
         return Account(**COLUMNS.read(rows[0])) if rows else None
 
-    async def suspend(self, account_id: UUID, suspended: bool = True) -> bool:
-        """Suspend an account or resume it; whether it exists."""
+    async def rename(self, account_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool:
+        """Change the name; whether the account exists."""
+        return await changed(self._pool, unix(self._clock), lines, RENAME, (name, account_id)) > 0
+
+    async def suspend(self, account_id: UUID, suspended: bool = True, lines: Sequence[Line] = ()) -> bool:
+        """Suspend an account, or resume one that is not being closed; whether that changed anything."""
         now = utc(self._clock)
-        found = await self._pool.run(SUSPEND, (suspended, now, account_id)) > 0
-        if self._notifications is not None:
+        sql, params = (SUSPEND, (now, account_id)) if suspended else (RESUME, (account_id,))
+        done = await changed(self._pool, now.timestamp(), lines, sql, params) > 0
+        if done and self._notifications is not None:
             self._notifications.notify(CHANNEL)
-        return found
+        return done
+
+    async def notify_address(self, account_id: UUID) -> str | None:
+        """The address for notifications."""
+        rows = await self._pool.rows("SELECT notify FROM accounts WHERE id = %s", (account_id,))
+        return rows[0][0] if rows else None
 
     async def list(self) -> list[Account]:
         return [Account(**COLUMNS.read(row)) for row in await self._pool.rows(LIST)]

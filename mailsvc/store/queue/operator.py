@@ -21,6 +21,9 @@ from mailsvc.store.sql import Columns, statement
 
 DESTINATIONS = statement("mailsvc.store.queue", "destinations")
 
+# One scan of the region's queue.
+NAMES = "SELECT destination FROM queue WHERE region = %s UNION SELECT name FROM destinations WHERE region = %s AND name <> '*'"
+
 PAUSES = "SELECT account_id, reason, least(until, '9999-12-31 23:59:59.999999+00') FROM account_pauses WHERE until > %s"
 PAUSE_ACCOUNT = """
 INSERT INTO account_pauses (account_id, reason, until) VALUES (%s, %s, %s)
@@ -85,6 +88,10 @@ class Operating:
     async def destinations(self, region: str, now: datetime, limit: int = 1000) -> list[DestinationView]:
         rows = await self._pool.rows(DESTINATIONS, {"region": region, "now": now, "limit": limit})
         return [_view(*row) for row in rows]
+
+    async def destination_names(self, region: str) -> list[str]:
+        """Destinations with queued mail or a hold, which may be over."""
+        return [name for (name,) in await self._pool.rows(NAMES, (region, region))]
 
     async def email(self, email_id: UUID, now: datetime) -> list[Waiting]:
         return [Waiting(**_WAITING_RECIPIENT.read(row)) for row in await self._pool.rows(EMAIL, (now, email_id))]

@@ -1,0 +1,63 @@
+"""Options and formats that several commands share: `--json`, durations, times, a name that fits several things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+import orjson
+
+from mailsvc.accounts.onboarding import Refused
+
+T = TypeVar("T")
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+ACCOUNT = click.option("--account", required=True, help="ID, number or name of the account.")
+YES = click.option("--yes", is_flag=True, help="Do not ask.")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def print_json(value: object) -> None:
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def result(as_json: bool, sentence: str, **values: object) -> None:
+    """Print what was done: a sentence, or the values as JSON."""
+    if as_json:
+        print_json(values)
+    else:
+        click.echo(sentence)
+
+
+def note(sentence: str) -> None:
+    """A remark beside the result, to standard error."""
+    click.echo(f"mailsvc: {sentence}", err=True)
+
+
+def duration(_context: Any, _parameter: Any, value: str | None) -> float | None:
+    """A callback of click: seconds from a duration such as 30m."""
+    if value is None:
+        return None
+    number, unit = (value[:-1], value[-1]) if value[-1:] in _UNITS else (value, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < 1e9:
+        raise click.BadParameter("expected a duration such as 90s, 30m, 2h or 1d")
+    return seconds
+
+
+def moment(at: datetime | None, never: str = "-") -> str:
+    return never if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def the_only(found: Sequence[T], none: str, several: str, lines: Sequence[str]) -> T:
+    """The one that was found. Raises Refused, with a list if there are several."""
+    if not found:
+        raise Refused(none)
+    if len(found) > 1:
+        raise Refused("\n".join([several, *lines]))
+    return found[0]
