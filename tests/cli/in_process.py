@@ -18,6 +18,7 @@ from mailsvc.cli.main import main
 from mailsvc.runtime.database import Database
 from mailsvc.runtime.privacy import open_eraser
 from mailsvc.settings.privacy import Privacy
+from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
 from tests.cli.test_cli import Command
@@ -52,7 +53,8 @@ class InProcess:
 
         config = Command(folder, pool.dsn).config
         commands = cls(config, Encryption.load(folder / "secret.key"))
-        database = Database("", pool, commands.encryption, None, open_eraser(pool, reactor, commands.encryption, Privacy()))
+        bodies = BodyKeys(pool, reactor, commands.encryption, None)
+        database = Database("", pool, commands.encryption, None, open_eraser(pool, reactor, commands.encryption, Privacy()), bodies)
 
         async def opened(*arguments: Any, **named: Any) -> Database:
             return database
