@@ -32,7 +32,7 @@ class Command:
             f'base_url = "https://api.example.com"\n[database]\nurl = "{self.database}"\n[delivery]\nehlo_name = "out.example.net"\n'
             "[smtp]\nlisten = {}\n"
             f'[secrets]\nkey_file = "{self.folder}/secret.key"\nbody_keys = "{self.folder}/body-keys"\n'
-            f'[domains]\nallow_trust = {str(allow_trust).lower()}\n'
+            f"[domains]\nallow_trust = {str(allow_trust).lower()}\n"
         )
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
