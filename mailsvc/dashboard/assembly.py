@@ -164,7 +164,8 @@ class Assembly:
         email_list = EmailList(context, stored, search, self.domains, self.keys)
         logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
-        home = Home(context, self.domains, self.keys, search, rollups, Operating(self.pool))
+        closing = Closing(pool, self.clock, self.notify)
+        home = Home(context, self.domains, self.keys, search, rollups, Operating(self.pool), self.accounts, closing)
         passkeys = PasskeySignIn(context, authentication)
         second = SecondFactor(context, authentication, passkeys)
         signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)
@@ -191,7 +192,7 @@ class Assembly:
             "settings/passkeys": PasskeyPages(context, authentication, passkeys, second),
             "settings/access": AccessReviewPages(context, pool),
             "settings/data": DataPages(
-                context, Retention(pool), self.settings.retention, Closing(pool, self.clock, self.notify), self.settings.privacy.grace_days,
+                context, Retention(pool), self.settings.retention, closing, self.settings.privacy.grace_days,
                 Minimization(pool, self.clock, self.notify),
             ),
             "settings/privacy": PrivacyPages(context, self.erasing),

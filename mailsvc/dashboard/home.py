@@ -1,4 +1,4 @@
-"""The home page: the steps to a first delivered email, the figures of the last day, and why mail is on hold."""
+"""The home page: the steps to a first delivered email, the figures of the last day, and why the account cannot send."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.metrics import counted, rates
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.mail.search import Filters, Search
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.queue.operator import Operating
 
@@ -27,6 +29,8 @@ class Home:
     search: Search
     rollups: Rollups
     queue: Operating
+    accounts: Accounts
+    closing: Closing
 
     @page(app, HOME)
     async def show(self, request: PageRequest) -> bytes:
@@ -47,12 +51,16 @@ class Home:
         latest = await self.search.emails(request.account_id, Filters(), 5)
         now = self.context.now()
         counts = await self.rollups.counts(request.account_id, counted(now - timedelta(days=1), now + timedelta(hours=1)))
+        account = await self.accounts.get(request.account_id)
+        suspended = account is not None and account.suspended_at is not None
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         return request.render(
             "home.html",
             domains=domains,
             ready=ready,
+            suspended=suspended,
+            closes_at=await self.closing.closes_at(request.account_id) if suspended else None,
             held=await self.queue.pause_of(request.account_id, now),
             steps=request.query("steps") == "1",  # shown even when all steps are done, while the page updates itself
             keys=keys,
