@@ -1,4 +1,4 @@
-"""Writes the man page (mailsvc/cli/mailsvc.1) and docs/commands.md from the commands: `python -m mailsvc.cli.manual`, in the repository."""
+"""Writes the man page (etc/mailsvc.1) and docs/commands.md from the commands: `python -m mailsvc.cli.manual`, in the repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from mailsvc.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-MAN, MARKDOWN = "mailsvc/cli/mailsvc.1", "docs/commands.md"
+MAN, MARKDOWN = "etc/mailsvc.1", "docs/commands.md"
 _CODE = re.compile(r"`([^`]+)`")
 _PURPOSE = "Manage a mailsvc installation: accounts, domains, API keys, the queue, and what is stored."
 _STATUS = (

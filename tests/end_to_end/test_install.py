@@ -43,8 +43,10 @@ def files(folder: Path) -> set[str]:
 @pytest.mark.slow
 def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: str) -> None:
     built = wheel(tmp_path)
-    missing = (files(PROJECT / "mailsvc") | files(PROJECT / "twisted")) - set(zipfile.ZipFile(built).namelist())
+    packed = zipfile.ZipFile(built).namelist()
+    missing = (files(PROJECT / "mailsvc") | files(PROJECT / "twisted")) - set(packed)
     assert not missing
+    assert any(name.endswith("/share/man/man1/mailsvc.1") for name in packed)
 
     python = tmp_path / "venv/bin/python"
     run(sys.executable, "-m", "venv", tmp_path / "venv")
