@@ -53,7 +53,7 @@ def rows_of_contacts(size: int) -> Made:
     yield "different addresses", csv(numbered(size, lambda n: b"c%d@watch.example\n" % n, b"email\n"))
 
 
-@hostile("imports")
+@hostile("imports", cpu=2.0)  # what follows the file's header is rows of contacts, of eight bytes with the shortest header
 def uploads(size: int) -> Made:
     file = part(b"file", b"email\nx@watch.example\n")
     units = {
