@@ -193,10 +193,13 @@ def account_minimize(settings: Settings, /, account: str, more: Sequence[str], f
         owner, store = await find_account(Accounts(database.pool, reactor), account), Minimization(database.pool, reactor)
         chosen = await store.of(owner.id)
         if more or fewer:
+            if "requests" in fewer and await store.encrypted(owner.id):
+                raise Refused(f"Messages of {owner.name} are encrypted, so the API request log has no contents of requests.")
             chosen = [kind for kind in minimization.KINDS if (kind in chosen or kind in more) and kind not in fewer]
             await store.set(owner.id, chosen, [by_operator(owner.id, "data minimization changed", ", ".join(chosen) or "nothing")])
+        implied = ["requests"] if await store.encrypted(owner.id) else []
         for kind, text in minimization.KINDS.items():
-            click.echo(f"{kind:9} {'on ' if kind in chosen else 'off'}  {text}")
+            click.echo(f"{kind:9} {'on ' if kind in (*chosen, *implied) else 'off'}  {text}")
 
     run_with_database(settings, work)
 
@@ -227,10 +230,6 @@ def account_encrypt(settings: Settings, /, account: str, off: bool) -> None:
             f"New messages of {owner.name} are encrypted. They cannot be read without the file {owner.id} in {settings.secrets.body_keys}: "
             "copy it to a safe place, apart from the backups of the database."
         )
-        if "requests" not in await Minimization(database.pool, reactor).of(owner.id):
-            click.echo(
-                "The API request log still has the contents of requests. To leave them out, run "
-                f"`mailsvc account minimize {owner.id} --on requests`."
-            )
+        click.echo("The API request log has no contents of new requests. What it has already stays until its retention ends.")
 
     run_with_database(settings, work)

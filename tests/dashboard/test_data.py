@@ -34,6 +34,19 @@ async def test_retention(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_encrypted_messages_leave_bodies_out_of_the_request_log(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    ann = await rig.inside(ANN)
+    assert "Always so" not in (await ann.get(PAGE)).text
+    await pool.run("UPDATE accounts SET encrypt_bodies = true")
+    assert 'name="requests" value="on" checked disabled' in (await ann.get(PAGE)).text
+    await ann.post(f"{PAGE}/minimize", {"tracking": "on"})
+    assert await pool.rows("SELECT minimize FROM accounts") == [(["requests", "tracking"],)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_account_is_closed_and_kept_after_all(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()

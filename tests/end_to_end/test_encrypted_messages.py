@@ -43,9 +43,9 @@ def switched_on(daemon: Daemon, database: str) -> str:
     """The account, whose new messages are encrypted: processes notice it within two seconds."""
     [(account,)] = rows(database, "SELECT account_id FROM domains WHERE name = %s", daemon.facts["domain"])
     said = daemon.command("account", "encrypt", str(account))
-    assert "are encrypted" in said and "account minimize" in said and str(account) in said
-    daemon.command("account", "minimize", str(account), "--on", "requests")
-    assert "account minimize" not in daemon.command("account", "encrypt", str(account))
+    assert "are encrypted" in said and "The API request log has no contents" in said and str(account) in said
+    assert "requests  on" in daemon.command("account", "minimize", str(account))
+    assert "are encrypted" in daemon.command_fails("account", "minimize", str(account), "--off", "requests")[1]
     warm = lambda: rows(database, ENCRYPTED, send(daemon, "warm@else.example")["id"])[0][0]  # noqa: E731
     eventually(lambda: [(True,)] if warm() else [])
     return str(account)
@@ -101,6 +101,8 @@ def test_it_is_delivered_and_shown_and_survives_a_kill_and_a_lost_key(tmp_path: 
         assert str(key) in daemon.log and "cannot be sent at the moment" not in daemon.log
         key.write_bytes(secret)
         assert is_signed(daemon, arrived(sink, "lost@else.example"))
+        assert rows(database, "SELECT 1 FROM request_log WHERE strpos(request_body || coalesce(response_body, ''), %s) > 0", CANARY) == []
+        assert rows(database, "SELECT 1 FROM request_log WHERE path = '/emails' AND request_body IS NULL LIMIT 1") == [(1,)]
         assert CANARY in daemon.call("GET", f"/emails/{held}").body["text"]
 
 

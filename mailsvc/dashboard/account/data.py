@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import attrs
@@ -64,7 +65,8 @@ class DataPages:
 
     @page(app, f"{DATA}/minimize", "POST", access="admin", reauthenticate=True)
     async def minimize(self, request: PageRequest) -> bytes:
-        chosen = [kind for kind in minimization.KINDS if request.field(kind) == "on"]
+        implied = await self._implied(request)
+        chosen = [kind for kind in minimization.KINDS if request.field(kind) == "on" or kind in implied]
         entry = request.audit_entry("data minimization changed", ", ".join(chosen) or "nothing")
         await self.minimization.set(request.account_id, chosen, [entry])
         return request.redirect(DATA, done="minimized")
@@ -90,6 +92,9 @@ class DataPages:
         rows = [(kind, name, request.field(kind) or kept[kind], most[kind]) for kind, name in KINDS.items()]
         shown: dict[str, object] = {"errors": {}, "done": "", "closes_at": await self.closing.closes_at(request.account_id)}
         chosen = await self.minimization.of(request.account_id)
-        return request.render(
-            "settings/data.html", status, rows=rows, grace_days=self.grace_days, kinds=minimization.KINDS, chosen=chosen, **shown | values
-        )
+        shown |= {"grace_days": self.grace_days, "kinds": minimization.KINDS, "chosen": chosen, "implied": await self._implied(request)}
+        return request.render("settings/data.html", status, rows=rows, **shown | values)
+
+    async def _implied(self, request: PageRequest) -> Sequence[str]:
+        """The kinds that are not stored because messages are encrypted."""
+        return ["requests"] if await self.minimization.encrypted(request.account_id) else []

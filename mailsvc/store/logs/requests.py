@@ -24,7 +24,7 @@ SELECT x.account_id, log_id, key_id, method, path, status, user_agent, milliseco
 FROM json_to_recordset(%s) AS x(
     account_id uuid, log_id uuid, key_id uuid, method text, path text, status smallint, user_agent text, milliseconds real,
     request_body text, response_body text
-) LEFT JOIN LATERAL (SELECT 'requests' = ANY (a.minimize) AS less FROM accounts a WHERE a.id = x.account_id) a ON true
+) LEFT JOIN LATERAL (SELECT 'requests' = ANY (a.minimize) OR a.encrypt_bodies AS less FROM accounts a WHERE a.id = x.account_id) a ON true
 """
 # At most once a minute for each key, without waiting for other processes that do the same.
 USED = """

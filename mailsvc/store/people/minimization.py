@@ -1,7 +1,7 @@
 """What an account does not want to be stored. Each kind is obeyed where it would be stored:
 
 bodies      store/logs/retention: messages are deleted once nobody waits for them, at the next sweep
-requests    store/logs/requests: the API request log has no bodies
+requests    store/logs/requests: the API request log has no bodies. So it is with encrypted messages, which it would show otherwise
 addresses   tracking/hits and store/audience/evidence: of a network address only the network
 tracking    store/domains: nothing is tracked; tracking/hits: links in earlier mail work, and nothing is recorded
 """
@@ -39,6 +39,10 @@ class Minimization:
     async def of(self, account_id: UUID) -> Sequence[str]:
         """The kinds that are not stored."""
         return await minimized(self.pool, account_id)
+
+    async def encrypted(self, account_id: UUID) -> bool:
+        """Whether new messages are encrypted. "requests" is then obeyed without being set."""
+        return bool(await self.pool.rows("SELECT 1 FROM accounts WHERE id = %s AND encrypt_bodies", (account_id,)))
 
     async def set(self, account_id: UUID, kinds: Collection[str], lines: Sequence[Line] = ()) -> None:
         """`kinds` are of KINDS. What is stored already stays, except for message contents."""

@@ -71,6 +71,16 @@ async def test_the_request_log_has_no_bodies(account: None, pool: Pool, store: S
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_request_log_of_encrypted_messages_has_no_bodies(account: None, pool: Pool, store: StoreRig) -> None:
+    minimization = Minimization(pool, store.clock)
+    assert not await minimization.encrypted(ACCOUNT)
+    await pool.run("UPDATE accounts SET encrypt_bodies = true WHERE id = %s", (ACCOUNT,))
+    assert await minimization.encrypted(ACCOUNT)
+    await RequestLog(pool).write([attrs.evolve(ENTRY, log_id=uuid7(NOW.timestamp()), response_body="{}")])
+    assert await pool.rows("SELECT request_body, response_body, path FROM request_log") == [(None, None, "/emails")]
+
+
+@pytest_twisted.ensureDeferred
 async def test_consents_have_only_the_network(account: None, store: StoreRig) -> None:
     act = evidence.Act("all", "subscribed")
     for kinds in ([], ["addresses"]):
