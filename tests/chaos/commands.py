@@ -407,9 +407,9 @@ def killed(kills: int, emails: int) -> Figures:
         place = Place(folder, server.start_blocking())
         given = prepare(place, emails)
         for name in COMMANDS:
-            count, seconds = kill(place, given, name, kills)
-            figures.notes[name] = f"{count} of {kills} in {seconds:.1f} s"
-            print(f"{name}: killed {count} of {kills} times before its end, which came after {seconds:.2f} s", flush=True)
+            late, seconds = kill(place, given, name, kills)
+            figures.notes[name] = f"{kills} in {seconds:.1f} s, {late} late"
+            print(f"{name}: killed {kills} times before its end after {seconds:.2f} s; {late} more kills were too late", flush=True)
     finally:
         server.stop_blocking()
         shutil.rmtree(folder, ignore_errors=True)
@@ -418,9 +418,18 @@ def killed(kills: int, emails: int) -> Figures:
 
 
 def kill(place: Place, given: Given, name: str, kills: int) -> tuple[int, float]:
-    """Kill a command at moments spread over its duration. Returns how often that was before its end, and the duration."""
+    """Kill a command midway, at moments spread over its duration. Returns how often it had ended by then and was tried again, and the
+    duration."""
     with COMMANDS[name](place, given) as trial:
-        _, seconds = trial(None)
-        count = sum(trial(seconds * (n + 0.5) / kills)[0] for n in range(kills))
-    assert count, f"{name} was never killed before its end"
-    return count, seconds
+        seconds = min(trial(None)[1] for _ in range(2))  # the first one also fills caches
+        late = sum(_midway(trial, seconds * (n + 0.5) / kills) for n in range(kills))
+    return late, seconds
+
+
+def _midway(trial: Trial, moment: float) -> int:
+    """Kill a command at that moment, or earlier if it has ended by then, since some runs are faster than others."""
+    for late in range(10):
+        if trial(moment)[0]:
+            return late
+        moment *= 0.8
+    raise AssertionError("the command was never killed before its end")
