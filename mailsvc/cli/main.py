@@ -42,6 +42,7 @@ from mailsvc.cli.domain import domain
 from mailsvc.cli.email import email
 from mailsvc.cli.evidence import evidence
 from mailsvc.cli.explain import explain
+from mailsvc.cli.importing.command import import_
 from mailsvc.cli.privacy import privacy
 from mailsvc.cli.queue import queue
 from mailsvc.cli.runner import run
@@ -127,6 +128,7 @@ main.add_command(domain)
 main.add_command(email)
 main.add_command(evidence)
 main.add_command(explain)
+main.add_command(import_)
 main.add_command(privacy)
 main.add_command(queue)
 main.add_command(secrets)

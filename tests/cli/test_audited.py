@@ -189,6 +189,10 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"account access {owner} --list")  # only shows
     await walk(f"account export {owner} --output {walk.config}.account.zip --key {walk.config}.account.key", "account exported")
     await walk(f"account import {walk.config}.account.zip --key {walk.config}.account.key")  # it exists
+    bounces = walk.config.with_name("bounces.json")
+    bounces.write_text('{"items": [{"address": "a@example.com", "code": "550"}]}')
+    await walk(f"import {bounces} --account {owner} --from mailgun", "data of another service imported")
+    await walk(f"import {bounces} --account {owner} --from mailgun --dry-run")
     await walk(f"account minimize {owner} --on bodies", "data minimization changed")
     await walk(f"account minimize {owner}")  # only shows
     await walk(f"account encrypt {owner}", "message encryption turned on")

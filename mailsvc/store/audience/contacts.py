@@ -33,6 +33,7 @@ COLUMNS = Columns.named(
 )
 _FIND = f"SELECT {COLUMNS} FROM contacts WHERE account_id = %s AND"
 BY_ID, BY_ADDRESS, BY_HASH = f"{_FIND} id = %s", f"{_FIND} address = %s", f"{_FIND} hash = %s"
+KNOWN = "SELECT address FROM contacts WHERE account_id = %s AND address = ANY (%s)"
 LOCKED = " FOR NO KEY UPDATE"
 INSERT = f"""
 INSERT INTO contacts (
@@ -102,6 +103,10 @@ class Contacts:
     async def get(self, account_id: UUID, ref: Ref) -> Contact | None:
         rows = await self.pool.rows(*_by(account_id, ref))
         return contact_of(rows[0]) if rows else None
+
+    async def known(self, account_id: UUID, addresses: Sequence[str]) -> set[str]:
+        """Those that contacts have, of folded addresses."""
+        return {address for (address,) in await self.pool.rows(KNOWN, (account_id, list(addresses)))}
 
     async def get_member(self, account_id: UUID, segment_id: UUID, ref: Ref) -> Contact | None:
         """The contact if it is in the segment."""

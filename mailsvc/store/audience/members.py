@@ -5,7 +5,7 @@ Lists of contacts by segment are in store/audience/contacts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,6 +17,12 @@ from mailsvc.store.postgres.pool import Transaction
 ADD = """
 INSERT INTO contact_segments (account_id, segment_id, contact_id, added_at) SELECT %s, g, %s, %s FROM unnest(%s::uuid[]) AS g
 ON CONFLICT DO NOTHING RETURNING segment_id
+"""
+# The contacts are locked, so that none is deleted meanwhile.
+JOIN = """
+INSERT INTO contact_segments (account_id, segment_id, contact_id, added_at)
+SELECT c.account_id, %s, c.id, %s FROM contacts c WHERE c.account_id = %s AND c.address = ANY (%s) FOR KEY SHARE
+ON CONFLICT DO NOTHING
 """
 OF = "SELECT segment_id FROM contact_segments WHERE account_id = %s AND contact_id = %s"
 REMOVE = "DELETE FROM contact_segments WHERE account_id = %s AND contact_id = %s AND segment_id = %s"
@@ -47,6 +53,11 @@ async def add(
     if not direct:
         return ()
     return [id_ for (id_,) in await tx.rows(ADD, (account_id, contact.id, now, direct))]
+
+
+async def join(tx: Transaction, account_id: UUID, segment: UUID, addresses: Sequence[str], now: datetime) -> int:
+    """Add the contacts with these addresses to a segment, which the caller has locked, without asking them. Returns how many are new."""
+    return await tx.run(JOIN, (segment, now, account_id, list(addresses)))
 
 
 async def remove(tx: Transaction, account_id: UUID, contact_id: UUID, segment_id: UUID) -> bool:

@@ -38,6 +38,7 @@ NAMED = f"""
 SELECT {COLUMNS.of_table("s")} FROM unnest(%s::text[]) WITH ORDINALITY AS g(email, number)
 JOIN suppressions s ON s.account_id = %s AND s.address = lower(g.email) ORDER BY g.number
 """
+KNOWN = "SELECT address FROM suppressions WHERE account_id = %s AND address = ANY (%s)"
 GET = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %s AND id = %s"
 REMOVE = f"""
 DELETE FROM suppressions s
@@ -82,12 +83,14 @@ class Suppressions:
         self._hashes = hashes
         self._clock = clock
 
-    async def add(self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = ()) -> list[Suppression]:
-        """Add addresses manually. Returns the entry of each address, including existing ones."""
+    async def add(
+        self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = (), origin: Origin = "manual", reason: str | None = None
+    ) -> list[Suppression]:
+        """Add addresses manually, or with an origin that is known from elsewhere. Returns the entry of each, including existing ones."""
         now = self._now()
 
         async def put(tx: Transaction) -> list[Suppression]:
-            await add(tx, account_id, emails, "manual", now)
+            await add(tx, account_id, emails, origin, now, reason=reason)
             await write(tx, lines, now.timestamp())
             return [_suppression(row) for row in await tx.rows(NAMED, (list(emails), account_id))]
 
@@ -103,6 +106,10 @@ class Suppressions:
             return _suppression(rows[0]) if rows else None
         erased = await self._pool.rows(ERASED, (account_id, list(self._hashes(email).values())))
         return _erased(email, erased[0]) if erased else None
+
+    async def known(self, account_id: UUID, addresses: Sequence[str]) -> set[str]:
+        """Those that are suppressed, of addresses in lower case."""
+        return {address for (address,) in await self._pool.rows(KNOWN, (account_id, list(addresses)))}
 
     async def remove(
         self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()

@@ -1,0 +1,1 @@
+"""`mailsvc import`: takes over suppressions, contacts, segments and domains from another service."""

@@ -1,0 +1,187 @@
+"""Exports of other services, in the shapes that their documentation gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailsvc.cli.importing.formats import FORMATS
+from mailsvc.cli.importing.reading import NotRead, read
+from mailsvc.cli.importing.records import Export
+
+
+def export(service: str, *files: object) -> Export:
+    """What the files have: bytes are CSV, anything else an answer in JSON."""
+    found = Export()
+    for number, file in enumerate(files, 1):
+        read(found, service, f"file{number}", file if isinstance(file, bytes) else orjson.dumps(file))
+    return found
+
+
+def suppressed(found: Export) -> dict[str, str]:
+    return {each.email: each.origin for each in found.suppressed.values()}
+
+
+def people(found: Export) -> dict[str, tuple[Any, ...]]:
+    return {
+        each.email: (each.first_name, each.last_name, each.unsubscribed, *sorted(set(found.segments_of(each))))
+        for each in found.people.values()
+    }
+
+
+def test_resend() -> None:
+    found = export(
+        "resend",
+        {"object": "list", "data": [{"id": "1", "email": "a@x.example", "origin": "bounce"}, {"email": "b@x.example", "origin": "manual"}]},
+        {"object": "list", "data": [{"email": "c@x.example", "first_name": "Ann", "last_name": None, "unsubscribed": True}]},
+        {"object": "list", "data": [{"id": "s1", "name": "Friends", "created_at": "2026-01-01"}]},
+        {"object": "list", "has_more": False, "data": [{"name": "Shop.Example", "region": "eu-west-1", "status": "verified"}]},
+        b"id,email,first_name,last_name,unsubscribed,created_at\n7,d@x.example,Dan,Doe,false,2026-01-01\n",
+    )
+    assert suppressed(found) == {"a@x.example": "bounce", "b@x.example": "manual"}
+    assert people(found) == {"c@x.example": ("Ann", "", True), "d@x.example": ("Dan", "Doe", False)}
+    assert (found.segments, list(found.domains)) == ({"s1": "Friends"}, ["shop.example"])
+
+
+def test_postmark() -> None:
+    dump = {
+        "Suppressions": [
+            {"EmailAddress": "a@x.example", "SuppressionReason": "HardBounce", "Origin": "Recipient", "CreatedAt": "2026-01-01"},
+            {"EmailAddress": "b@x.example", "SuppressionReason": "SpamComplaint", "Origin": "Recipient"},
+            {"EmailAddress": "c@x.example", "SuppressionReason": "ManualSuppression", "Origin": "Customer"},
+        ]
+    }
+    table = b"EmailAddress,SuppressionReason,Origin,CreatedAt\r\nd@x.example,HardBounce,Recipient,2026-01-01\r\n"
+    found = export("postmark", dump, table, {"TotalCount": 1, "Domains": [{"Name": "x.example", "ID": 3}]})
+    kinds = {"a@x.example": "bounce", "b@x.example": "complaint", "c@x.example": "manual", "d@x.example": "bounce"}
+    assert (suppressed(found), list(found.domains)) == (kinds, ["x.example"])
+
+
+def test_ses() -> None:
+    found = export(
+        "ses",
+        {"SuppressedDestinationSummaries": [{"EmailAddress": "a@x.example", "Reason": "COMPLAINT", "LastUpdateTime": "2026-01-01"}]},
+        {"Contacts": [{"EmailAddress": "b@x.example", "UnsubscribeAll": True}, {"EmailAddress": "c@x.example", "UnsubscribeAll": False}]},
+        {"ContactLists": [{"ContactListName": "News"}]},
+        {
+            "EmailIdentities": [
+                {"IdentityType": "DOMAIN", "IdentityName": "x.example"},
+                {"IdentityType": "EMAIL_ADDRESS", "IdentityName": "a@x.example"},
+            ]
+        },
+    )
+    assert suppressed(found) == {"a@x.example": "complaint"}
+    assert people(found) == {"b@x.example": ("", "", True), "c@x.example": ("", "", False)}
+    assert (list(found.segments.values()), list(found.domains)) == (["News"], ["x.example"])
+
+
+def test_sendgrid() -> None:
+    found = export(
+        "sendgrid",
+        [{"created": 1, "email": "a@x.example", "reason": "550 no", "status": "5.1.1"}],
+        [{"created": 1, "email": "b@x.example", "ip": "192.0.2.1"}],
+        [{"created": 1, "email": "c@x.example"}],
+        b"status,reason,email,created\n5.1.1,550 no,d@x.example,1\n",
+        {"result": [{"email": "e@x.example", "first_name": "Eve", "last_name": "Adams", "list_ids": ["l1", "l9"], "custom_fields": {}}]},
+        {"result": [{"id": "l1", "name": "News", "contact_count": 1}], "_metadata": {}},
+        [{"id": 1, "domain": "x.example", "subdomain": "em1", "valid": True}],
+        b"EMAIL,FIRST_NAME,LAST_NAME,CREATED_AT\nf@x.example,Fay,,2026\n",
+        [],
+    )
+    kinds = {"a@x.example": "bounce", "b@x.example": "complaint", "c@x.example": "manual", "d@x.example": "bounce"}
+    assert suppressed(found) == kinds
+    assert people(found) == {"e@x.example": ("Eve", "Adams", False, "News"), "f@x.example": ("Fay", "", False)}
+    assert list(found.domains) == ["x.example"]
+
+
+def test_mailgun() -> None:
+    found = export(
+        "mailgun",
+        {"items": [{"address": "a@x.example", "code": "550", "error": "no", "created_at": "Fri"}], "paging": {"next": "…"}},
+        {"items": [{"address": "b@x.example", "created_at": "Fri"}]},
+        {"items": [{"address": "c@x.example", "tags": ["*"], "created_at": "Fri"}]},
+        {
+            "items": [
+                {"address": "d@x.example", "name": "Dan van Doe", "subscribed": False, "vars": {}},
+                {"address": "e@x.example", "name": "", "subscribed": True},
+            ]
+        },
+        {"items": [{"address": "news@x.example", "name": "News", "members_count": 2}]},
+        {"total_count": 1, "items": [{"name": "mg.x.example", "state": "active"}]},
+        b"address,code,error,created_at\nf@x.example,550,no,Fri\n",
+    )
+    kinds = {"a@x.example": "bounce", "b@x.example": "complaint", "c@x.example": "manual", "f@x.example": "bounce"}
+    assert suppressed(found) == kinds
+    assert people(found) == {"d@x.example": ("Dan", "van Doe", True), "e@x.example": ("", "", False)}
+    assert (list(found.segments.values()), list(found.domains)) == (["News"], ["mg.x.example"])
+
+
+def member(name: str, status: str, tags: Sequence[str] = (), first: str = "", last: str = "") -> dict[str, object]:
+    fields = {"FNAME": first, "LNAME": last}
+    return {"email_address": f"{name}@x.example", "status": status, "merge_fields": fields, "tags": [{"name": tag} for tag in tags]}
+
+
+def test_mailchimp() -> None:
+    head = "Email Address,First Name,Last Name,Address,MEMBER_RATING,OPTIN_TIME,{}LEID,TAGS\n"
+    found = export(
+        "mailchimp",
+        (head.format("") + 'a@x.example,Ann,Ott,"1 Street",2,2026,1,"""News"",""Big, red"""\n').encode("utf-8-sig"),
+        (head.format("UNSUB_TIME,") + "b@x.example,,,,2,2026,2026,1,\n").encode(),
+        (head.format("CLEAN_TIME,") + "c@x.example,,,,2,2026,2026,1,\n").encode(),
+        {"list_id": "1", "members": [member("d", "subscribed", ["News"], "Dan", "D"), member("e", "cleaned"), member("f", "pending")]},
+        {"segments": [{"id": 1, "name": "Old friends"}]},
+        {"domains": [{"domain": "x.example", "verified": True}]},
+    )
+    assert suppressed(found) == {"c@x.example": "bounce", "e@x.example": "bounce"}
+    assert people(found) == {
+        "a@x.example": ("Ann", "Ott", False, "Big, red", "News"),
+        "b@x.example": ("", "", True),
+        "d@x.example": ("Dan", "D", False, "News"),
+        "f@x.example": ("", "", True),
+    }
+    assert sorted(found.segments.values()) == ["Big, red", "News", "Old friends"] and list(found.domains) == ["x.example"]
+
+
+def test_somebody_in_two_files_who_unsubscribed_once_has_unsubscribed() -> None:
+    rows = [{"email": "a@x.example", "unsubscribed": False, "first_name": "Ann"}, {"email": "A@X.example", "unsubscribed": True}]
+    found = export("resend", [{"data": rows[:1]}, {"data": rows[1:]}])  # as two pages in one file
+    assert people(found) == {"a@x.example": ("Ann", "", True)}
+
+
+def test_wrong_rows_are_named_and_the_others_read() -> None:
+    found = export("resend", b"email,unsubscribed\nnobody,no\nb@x.example,no\n,no\n", {"data": [{"name": "localhost", "region": "r"}]})
+    assert [str(each) for each in found.wrong] == [
+        "file1, row 1: 'nobody' is not an email address. An email address must have an @-sign.",
+        "file1, row 3: the email address is missing",
+        "file2, row 1: 'localhost' is not a sending domain. The domain name must have at least two labels, such as example.com.",
+    ]
+    assert list(found.people) == ["b@x.example"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"{", "file1 is not valid JSON: unexpected end of data: line 1 column 2 (char 1)."),
+        (b'{"a": []}', "file1 has no list that `mailsvc import` knows. Known are: data."),
+        (b"[1]", "file1 is a list of something else than objects."),
+        (b'{"data": [{"x": 1}]}', "file1, row 1: these fields are in no export of resend that `mailsvc import` knows."),
+        (b"Name\nx\n", "file1, row 1: these fields are in no export of resend that `mailsvc import` knows."),
+    ],
+)  # fmt: skip
+def test_other_files_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(NotRead) as refused:
+        export("resend", data)
+    assert str(refused.value) == reason
+
+
+@given(st.sampled_from(sorted(FORMATS)), st.one_of(st.binary(max_size=200), st.text('{}[]",:ab@.\n', max_size=80).map(str.encode)))
+def test_any_bytes_are_read_or_refused(service: str, data: bytes) -> None:
+    try:
+        read(Export(), service, "file", data)
+    except NotRead as refused:
+        assert str(refused).startswith("file")
