@@ -42,6 +42,7 @@ from mailsvc.http.fields import Bounds
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.resources.audience.assembly import assemble as assemble_audience
+from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.http.resources.broadcasts.assembly import assemble as assemble_broadcasts
 from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.http.resources.domains import DomainContext
@@ -353,8 +354,6 @@ class Daemon:
         """The HTTP listeners: API and dashboard."""
         reactor, settings = self.reactor, self.settings
         http, most = settings.http, settings.limits
-        self.dashboard = self.open_dashboard()
-        pages = self.dashboard.resource()
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
         self.opened.add("request log", recorder.stop)
@@ -363,6 +362,8 @@ class Daemon:
             reactor, self.pool, self.database.encryption, settings.audience, self.notifications, self.threads.body, self.opened,
             self.intake, settings.base_url or "",
         )  # fmt: skip
+        self.dashboard = self.open_dashboard(audience)
+        pages = self.dashboard.resource()
         tracking = await tracked_links.start_tracking(
             reactor, self.opened, self.pool, settings, self.database.encryption, self.notifications
         )
@@ -400,7 +401,7 @@ class Daemon:
         self.monitoring.add(metrics.broadcasts(engine, context))
         return context
 
-    def open_dashboard(self) -> Dashboard:
+    def open_dashboard(self, audience: AudienceContext) -> Dashboard:
         """The dashboard."""
         settings = self.settings
         mailer = Mailer(self.system_mail()) if settings.sender is not None else None
@@ -412,7 +413,7 @@ class Daemon:
             fetcher=self.fetcher, most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix), inbox=self.sandbox_mail if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
-            reputation=wiring.reputation(settings, self.pool, self.reactor), erasing=self.database.erasing,
+            reputation=wiring.reputation(settings, self.pool, self.reactor), erasing=self.database.erasing, audience=audience,
         )  # fmt: skip
 
     def system_mail(self) -> SystemMail:

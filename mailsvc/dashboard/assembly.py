@@ -24,6 +24,7 @@ from mailsvc.dashboard.account.security import Security
 from mailsvc.dashboard.account.single_sign_on import SingleSignOnSettings
 from mailsvc.dashboard.account.smtp import RelayAccess, SmtpPages
 from mailsvc.dashboard.account.usage import Usage
+from mailsvc.dashboard.audience.assembly import sections as audience_sections
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.emails.detail import EmailPages
@@ -54,6 +55,7 @@ from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.names import suffixes
+from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
 from mailsvc.net import urls
@@ -99,6 +101,7 @@ from mailsvc.store.queue.operator import Operating
 NAVIGATION = (
     ("", "Home", "home"),
     ("emails", "Emails", "mail"),
+    ("audience", "Audience", "people"),
     ("domains", "Domains", "globe"),
     ("keys", "API keys", "key"),
     ("metrics", "Metrics", "chart"),
@@ -136,6 +139,7 @@ class Assembly:
     relay_ports: Mapping[str, int]
     reputation: Reputation
     erasing: Recorded
+    audience: AudienceContext
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
     password_thread: InThread | None = None
@@ -198,6 +202,7 @@ class Assembly:
             "settings/privacy": PrivacyPages(context, self.erasing),
             "settings/sso": SingleSignOnSettings(context, account_providers),
             "settings/identities": IdentityPages(context, authentication),
+            **audience_sections(context, self.audience, pool, self.settings),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys,
             "sign-in/with": Federation(context, authentication, email_links),
             "sign-in/sso": SingleSignOnPages(context, authentication, account_providers, signin),

@@ -27,6 +27,7 @@ from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
+from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Admitted, Content, Incoming, Intake
 from mailsvc.mail.address import Mailbox
@@ -247,6 +248,7 @@ class DashboardRig:
             "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "most_webhooks": 9,
             "erasing": Recorded(Eraser(self.pool, self.pool.reactor, ENCRYPTION, called, patience=0.0), None),
             "fetcher": Fetcher(self.pool.reactor, Loopback(), self.rules),
+            "audience": AudienceContext.of(self.pool, self.clock, ENCRYPTION, Settings().audience),
             "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
         # Arguments that none of these tests uses.

@@ -120,6 +120,20 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/settings/privacy/erase", "address erased", {"email": "cat@example.net"})
 
 
+async def around_the_audience(walk: Walk, account_id: UUID) -> None:
+    sent, pool = walk.sent, walk.rig.pool
+    await sent("/audience/new", "contact saved", {"email": "cat@example.net"})
+    [(contact,)] = await pool.rows("SELECT id FROM contacts")
+    segment = (await walk.rig.assembly.audience.segments.add(account_id, "Friends")).id
+    one = "/audience/contacts/<text>"
+    await sent(f"{one}/change", "contact changed", {"first_name": "Cat"}, contact)
+    await sent(f"{one}/join", "contact added to a segment", {"segment": str(segment)}, contact)
+    await sent(f"{one}/leave", "contact removed from a segment", {"segment": str(segment)}, contact)
+    await sent(f"{one}/topics", "topics of a contact changed", {}, contact)
+    await sent(f"{one}/subscription", "contact unsubscribed", {"action": "unsubscribe"}, contact)
+    await sent(f"{one}/delete", "contact deleted", {}, contact)
+
+
 async def single_sign_on(walk: Walk, account_id: UUID) -> None:
     """Setting it up needs a provider; signing in with it is in test_single_sign_on."""
     fake = FakeProvider().start()
@@ -219,6 +233,7 @@ async def test_every_form_that_changes_something_writes_an_audit_entry(pool: Poo
     await ann.get(f"{HOME}/settings")
     walk = Walk(rig, ann)
     await around_the_account(walk, account_id, bob.id)
+    await around_the_audience(walk, account_id)
     await around_the_sign_in(walk)
     assert walk.walked | set(SILENT) == taking_forms(rig)
     assert not walk.walked & set(SILENT)

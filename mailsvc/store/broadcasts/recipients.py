@@ -10,11 +10,14 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.broadcasts.values import MARKS
+from mailsvc.store.mail.emails import LAST_EVENT
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Pool
 
 Kind = Literal["sent", "delivered", "opened", "clicked", "bounced", "complained", "unsubscribed", "suppressed"]
 COUNTED = ("opened", "clicked")  # kinds that can happen to an email more than once
+
+LOOKED = 200  # broadcasts that are looked at for one contact
 
 _EVENTS = "SELECT FROM events v WHERE v.account_id = r.account_id AND v.email_id = r.email_id AND v.type = %(event)s"
 _BOUNCE = """(
@@ -60,6 +63,15 @@ SELECT count(*), {columns} FROM contact_segments s JOIN contacts c ON c.account_
 WHERE s.account_id = %s AND s.segment_id = %s
 """
 
+# Of the newest broadcasts. Each is looked up in the primary key.
+OF_CONTACT = f"""
+SELECT b.id, b.name, r.email_id, coalesce(b.sent_at, b.started_at, b.created_at), r.marks & {MARKS["unsubscribed"]} <> 0, {LAST_EVENT}
+FROM (SELECT * FROM broadcasts WHERE account_id = %s AND status <> 'draft' ORDER BY id DESC LIMIT {LOOKED}) b
+JOIN broadcast_recipients r ON r.account_id = b.account_id AND r.broadcast_id = b.id AND r.contact_id = %s
+JOIN emails e ON e.account_id = r.account_id AND e.email_id = r.email_id
+ORDER BY b.id DESC LIMIT %s
+"""
+
 
 # Pages shift when links are followed in between.
 _CLICKED = """
@@ -95,9 +107,25 @@ class Recipient:
     clicked_links: Sequence[Mapping[str, object]] | None
 
 
+@attrs.frozen
+class Received:
+    """A broadcast that a contact got, and what happened to its email. `unsubscribed`: with a link of this broadcast."""
+
+    broadcast_id: UUID
+    name: str
+    email_id: UUID
+    at: datetime
+    unsubscribed: bool
+    last_event: str
+
+
 @attrs.define(eq=False)
 class Recipients:
     pool: Pool
+
+    async def of_contact(self, account_id: UUID, contact_id: UUID, limit: int) -> Sequence[Received]:
+        """The newest broadcasts that a contact got, among the account's LOOKED newest."""
+        return [Received(*row) for row in await self.pool.rows(OF_CONTACT, (account_id, contact_id, limit))]
 
     async def list(
         self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, email: str = "", bounce_type: str | None = None

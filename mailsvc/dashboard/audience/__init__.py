@@ -1,0 +1,1 @@
+"""The audience: contacts, imports, segments, topics, properties, and the preference page. The API does the same."""

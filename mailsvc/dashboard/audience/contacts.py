@@ -1,0 +1,103 @@
+"""The list of contacts with its search and filters, and adding one. The page of a contact: contact."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+import attrs
+
+from mailsvc.dashboard.audience.forms import about, by, read, rules
+from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.page import PageRequest, page, section_app
+from mailsvc.dashboard.safety import HOME
+from mailsvc.http.fields import Bounds
+from mailsvc.http.resources.audience import fields
+from mailsvc.http.resources.audience.context import AudienceContext
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.store.audience.listing import Filter, Found
+from mailsvc.store.audience.values import NewContact, Segment, Unknown
+from mailsvc.store.paging import Page
+
+AUDIENCE = f"{HOME}/audience"
+CONTACTS = f"{AUDIENCE}/contacts"
+NEW = f"{AUDIENCE}/new"
+PAGE = 50
+LONGEST = 200  # characters of a search
+SEARCHES = 4  # in a row for one page, as long as nothing is found
+CHOICES = Page(1000)  # segments in a list of choices
+STATES = {"subscribed": "Subscribed", "unsubscribed": "Unsubscribed"}
+
+
+@attrs.define(eq=False)
+class ContactList:
+    app = section_app()
+    context: PageContext
+    audience: AudienceContext
+    bounds: Bounds
+
+    @page(app, AUDIENCE)
+    async def list(self, request: PageRequest) -> bytes:
+        segments, _ = await self.audience.segments.list(request.account_id, CHOICES)
+        segment = request.selected("segment", segments, "segment")
+        given = {name: request.query(name)[:LONGEST] for name in ("q", "segment", "state")}
+        state = given["state"] if given["state"] in STATES else ""
+        filter = Filter(segment.id if segment else None, {"": None}.get(state, state == "unsubscribed"), given["q"])
+        params = {name: value for name, value in {**given, "state": state}.items() if value}
+        after = request.uuid(request.query("after")) if request.query("after") else None
+        found = await self._search(request, filter, after)
+        size = await self.audience.figures.size(request.account_id)
+        older = f"{AUDIENCE}?{urlencode({**params, 'after': str(found.after)})}" if found.after else None
+        return request.render(
+            "audience/contacts.html", found=found.contacts, older=older, first=after is None, params=params, query=urlencode(params),
+            segments=segments, states=STATES, size=size.contacts, deleted=request.query("done") == "deleted",
+        )  # fmt: skip
+
+    async def _search(self, request: PageRequest, filter: Filter, after: UUID | None) -> Found:
+        """A page. A search reads some contacts at a time; it goes on if there are none among them."""
+        found = Found((), after)
+        for _ in range(SEARCHES):
+            found = await self.audience.lists.search(request.account_id, filter, PAGE, found.after)
+            if found.contacts or found.after is None:
+                break
+        return found
+
+    @page(app, NEW)
+    async def new(self, request: PageRequest) -> bytes:
+        return await self._new(request)
+
+    async def _new(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
+        segments, _ = await self.audience.segments.list(request.account_id, CHOICES)
+        shown: dict[str, object] = {"errors": {}, "typed": {}, "existing": None}
+        return request.render("audience/new.html", status, segments=segments, **shown | values)
+
+    @page(app, NEW, "POST")
+    async def add(self, request: PageRequest) -> bytes:
+        typed = {name: request.single_line(name) for name in ("email", "first_name", "last_name", "segment")}
+        names = read(fields.UPDATE.fields, {name: typed[name] for name in ("first_name", "last_name")}, rules(request, self.bounds))
+        errors, email = dict(names.errors), _address(typed["email"])
+        if email is None:
+            errors["email"] = "Enter a valid email address."
+        segment = await self._segment(request, typed["segment"]) if typed["segment"] else None
+        if email is None or errors:
+            return await self._new(request, 422, errors=errors, typed=typed)
+        existing = await self.audience.contacts.get(request.account_id, email)
+        if existing is not None:
+            return await self._new(request, 422, errors={"email": "This address is already a contact."}, typed=typed, existing=existing)
+        new = NewContact(email, **names.values, segments=[segment.id] if segment else [])
+        try:
+            contact = await self.audience.contacts.create(request.account_id, new, by(request), about(request, "contact saved"))
+        except Unknown:
+            return await self._new(request, 422, errors={"segment": "This segment no longer exists."}, typed=typed)
+        self.audience.changed()
+        return request.redirect(f"{CONTACTS}/{contact.id}", done="added")
+
+    async def _segment(self, request: PageRequest, text: str) -> Segment | None:
+        return await self.audience.segments.get(request.account_id, request.uuid(text, "segment"))
+
+
+def _address(text: str) -> str | None:
+    try:
+        return parse_mailbox(text).address
+    except AddressError:
+        return None
