@@ -384,7 +384,7 @@ class Daemon:
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
-            pages={"": pages, "dashboard": pages, **tracked},
+            pages={"": pages, "dashboard": pages, **tracked}, uploader=self.dashboard.uploader.account,
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))

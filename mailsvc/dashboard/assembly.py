@@ -52,6 +52,7 @@ from mailsvc.dashboard.signin.sign_up import EmailLinkPages
 from mailsvc.dashboard.signin.single_sign_on import SingleSignOnPages
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
+from mailsvc.dashboard.uploads import Uploader
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.names import suffixes
@@ -221,6 +222,11 @@ class Assembly:
             identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
             relying_party=RelyingParty.of(self.base_url), single_sign_ons=SingleSignOns(self.pool, self.clock, self.encryption),
         )  # fmt: skip
+
+    @property
+    def uploader(self) -> Uploader:
+        """Who may upload a file on a page."""
+        return Uploader(self.sessions, self.base_url.startswith("https:"))
 
     async def _new_account(self, name: str) -> Any:
         return (await self.accounts.create(name, ramp=next(iter(self.settings.abuse.ramp), None))).id

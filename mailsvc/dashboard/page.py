@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any, Literal, Protocol, TypeVar
+from typing import IO, Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import UUID, uuid4
 
@@ -26,6 +26,7 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
 from mailsvc.http import problem
+from mailsvc.http.multipart import Part
 from mailsvc.net import allow_list
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
@@ -62,12 +63,15 @@ class HttpRequest(Protocol):
     path: bytes
     uri: bytes
     args: dict[bytes, list[bytes]]
+    content: IO[bytes] | None
     requestHeaders: Headers
     responseHeaders: Headers
 
     def setResponseCode(self, code: int) -> None: ...
     def address(self) -> str: ...
     def body(self) -> bytes: ...
+    @property
+    def large(self) -> bool: ...
     async def turn(self, size: int) -> bool: ...
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool: ...
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]: ...
@@ -95,7 +99,7 @@ class PageRequest:
     """A request for a page, and its response.
 
     `session`: None if nobody is signed in. `binding`: the cookie that form tokens and tickets belong to, of the session or else of the
-    browser. `streaming`: the response has begun, so an error can no longer be shown as a page.
+    browser. `streaming`: the response has begun, so an error can no longer be shown as a page. `file`: of a form that has one (uploads).
     """
 
     context: PageContext
@@ -105,6 +109,7 @@ class PageRequest:
     form: Mapping[str, str]
     theme: str
     streaming: bool = False
+    file: Part | None = None
 
     # Request
 
@@ -245,6 +250,7 @@ class PageRequest:
 
 
 Function = Callable[..., Awaitable[bytes]]
+ReadForm = Callable[[PageRequest], Awaitable[Mapping[str, str]]]
 Access = Literal["public", "first_factor", "user", "member", "admin"]
 
 
@@ -281,11 +287,14 @@ def section_app() -> Klein:
     return app
 
 
-def page(app: Klein, path: str, *methods: str, access: Access = "member", reauthenticate: bool = False) -> Callable[[Function], Function]:
+def page(
+    app: Klein, path: str, *methods: str, access: Access = "member", reauthenticate: bool = False, form: ReadForm | None = None
+) -> Callable[[Function], Function]:
     """Register a page.
 
     `access`: who may open it. Anyone (`public`), a user whose second factor is still missing (`first_factor`), a signed-in user with
     or without an account (`user`), a member or an admin of the account shown. `reauthenticate`: requires a recent proof of identity.
+    `form`: reads another kind of form.
     """
 
     def registered(function: Function) -> Function:
@@ -294,7 +303,7 @@ def page(app: Klein, path: str, *methods: str, access: Access = "member", reauth
         @app.route(path, methods=list(methods or ("GET",)))
         @wraps(function)
         def served(self: Any, http: Any, **named: str) -> Deferred[bytes]:
-            return http.detached(serve(self.context, http, access, lambda request: function(self, request, **named), reauthenticate))  # type: ignore[no-any-return]
+            return http.detached(serve(self.context, http, access, lambda request: function(self, request, **named), reauthenticate, form))  # type: ignore[no-any-return]
 
         return function
 
@@ -307,13 +316,14 @@ async def serve(
     access: Access,
     function: Callable[[PageRequest], Awaitable[bytes]],
     reauthenticate: bool = False,
+    form: ReadForm | None = None,
 ) -> bytes:
     """The page, a redirect to where access can be gained, or an error page."""
     request = PageRequest(context, http, None, "", {}, "auto")
     try:
         await _authenticate(request)
         if http.method == b"POST":
-            request.form = _form(request)
+            request.form = await _form(request, form or urlencoded)
         redirect = await _access_redirect(request, access)
         if redirect is None and reauthenticate and not request.reauthenticated:
             redirect = request.ask_to_reauthenticate()
@@ -356,24 +366,28 @@ async def _authenticate(request: PageRequest) -> None:
         request.set_cookie(BROWSER, request.binding)
 
 
-def _form(request: PageRequest) -> dict[str, str]:
+async def _form(request: PageRequest, read: ReadForm) -> Mapping[str, str]:
     """The fields of a form that one of our pages sent. Raises PageError for anything else."""
     sent = {name: request.header(name) for name in ("sec-fetch-site", "origin")}
     if not safety.from_our_page(sent, request.header("host")):
         raise forbidden("This form was submitted from another site.")
-    if request.header("content-type").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise PageError(415, "Invalid form", "This page only accepts its own form.")
-    try:
-        text = request.http.body().decode()
-        form = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
-    except ValueError:
-        raise PageError(400, "Invalid form", "The form couldn’t be read.") from None
+    form = await read(request)
     nul = next((name for name, value in form.items() if "\0" in name + value), None)
     if nul is not None:
         raise PageError(400, "Invalid form", f"The field “{nul.replace(chr(0), '')}” contains a NUL character. Remove it and try again.")
     if not safety.same_token(request.context.secrets(), request.binding, form.get("token", "")):
         raise PageError(403, "Form expired", "Go back, reload the page and submit the form again.")
     return form
+
+
+async def urlencoded(request: PageRequest) -> Mapping[str, str]:
+    if request.header("content-type").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise PageError(415, "Invalid form", "This page only accepts its own form.")
+    try:
+        text = request.http.body().decode()
+        return {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
+    except ValueError:
+        raise PageError(400, "Invalid form", "The form couldn’t be read.") from None
 
 
 async def _access_redirect(request: PageRequest, access: Access) -> bytes | None:

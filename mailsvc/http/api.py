@@ -15,7 +15,7 @@ from mailsvc.accounts.quota import Quotas
 from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.clock import unix
 from mailsvc.http.fields import Bounds
-from mailsvc.http.gate import Gate, Limits, Networks
+from mailsvc.http.gate import Gate, Limits, Networks, Uploader
 from mailsvc.http.openapi import Description, document
 from mailsvc.http.reading import Reader
 from mailsvc.http.request_log import Recorder
@@ -103,10 +103,11 @@ class Api:
     bounds: Bounds = attrs.field(factory=Bounds)
     trusted: Networks = ()
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
+    uploader: Uploader | None = None
     pages: Mapping[str, Resource] = attrs.field(factory=dict)  # the dashboard, by the first segment of its paths
 
     def site(self) -> ApiSite:
-        gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed)
+        gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed, self.uploader)
         unsubscribe = {} if self.broadcasts is None else {"unsubscribe": UnsubscribePage(self.broadcasts).app.resource()}
         confirm = {} if self.audience is None else {"confirm": ConfirmationPage(self.audience).app.resource()}
         pages = {**self.pages, **unsubscribe, **confirm}

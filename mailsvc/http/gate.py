@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
+from uuid import UUID
 
 import attrs
 from twisted.web.http_headers import Headers
@@ -18,13 +19,14 @@ from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.store.people.api_keys import Caller, Keys
 
 Networks = Collection[IPv4Network | IPv6Network]
+Uploader = Callable[[Headers, str], Awaitable[UUID | None]]  # the account of a page's session, from its headers and the client's address
 
 FORM = 1024 * 1024  # bytes of an upload besides the file
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
 # Other methods get 501. CONNECT and TRACE are known and not allowed anywhere (9110 §9.1).
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"})
-UPLOAD = b"/contacts/imports"  # takes a form with a file instead of JSON
+UPLOADS = frozenset({b"/contacts/imports", b"/dashboard/audience/imports"})  # take a form with a file
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -81,11 +83,14 @@ class Gate:
     limits: Limits
     budgets: Budgets
     well_formed: Callable[[str], bool]  # whether a text can be a key; others are never looked up
+    uploader: Uploader | None = None  # who may upload a file on a page
 
     async def admit(self, head: Head) -> Entry:
         """Count the request, check its key and its headers. Never raises a Problem: the entry has it."""
         if head.method not in METHODS:
             return self._counted(head, problem.not_implemented())
+        if head.page and _uploads(head):
+            return await self._page_upload(head)
         if head.path in UNGUARDED or head.page:
             return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
         if head.method == b"OPTIONS":
@@ -109,6 +114,15 @@ class Gate:
         most = self.limits.body if sends else self.limits.other_body
         return self._checked(head, Entry(quota, found, self.limits.upload + FORM if _uploads(head) else most))
 
+    async def _page_upload(self, head: Head) -> Entry:
+        """A member of an account can send as much as its API keys. Everybody else can send what fits into any form."""
+        quota, account_id = self.rate.peek(head.address()), None
+        if self.uploader is not None:
+            account_id = await self.uploader(head.headers, head.address())
+        if account_id is None:
+            return self._checked(head, Entry(quota, body_max=self.limits.form))
+        return self._checked(head, Entry(quota, body_max=self.limits.upload + FORM), Hold(self.budgets.api, account_id))
+
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
         """A request without a valid key counts towards the limit of its address."""
         quota = self.rate.take(head.address())
@@ -117,12 +131,11 @@ class Gate:
         entry = Entry(quota, body_max=self.limits.form, problem=wrong)
         return entry if wrong else self._checked(head, entry)
 
-    def _checked(self, head: Head, entry: Entry) -> Entry:
+    def _checked(self, head: Head, entry: Entry, hold: Hold | None = None) -> Entry:
         """Check the headers. Nothing is reserved before the body arrives, but one that would not fit now is refused immediately."""
-        if entry.caller is None:
-            hold = Hold(self.budgets.pages, head.address())
-        else:
+        if hold is None and entry.caller is not None:
             hold = Hold(self.budgets.api, entry.caller.account_id)
+        hold = hold or Hold(self.budgets.pages, head.address())
         wrong = _wrong(head) or too_large(head.length, entry.body_max)
         if wrong is None and head.length and not hold.room(head.length, self.limits.spool_above):
             wrong = problem.unavailable()
@@ -144,7 +157,7 @@ def _wrong(head: Head) -> problem.Problem | None:
 
 
 def _uploads(head: Head) -> bool:
-    return head.method == b"POST" and head.path == UPLOAD
+    return head.method == b"POST" and head.path in UPLOADS
 
 
 def too_large(length: int | None, most: int) -> problem.Problem | None:

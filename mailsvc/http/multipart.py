@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from email.message import Message
+from functools import partial
 from itertools import pairwise
 from typing import IO
 
@@ -28,6 +29,12 @@ class Part:
         """Its beginning."""
         file.seek(self.start)
         return file.read(min(most, self.end - self.start))
+
+
+async def pieces(part: Part, file: IO[bytes], size: int, run: Callable[[Callable[[], bytes]], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+    """The content of a part in pieces. `run` reads one of them, in a thread if the file is large."""
+    for at in range(part.start, part.end, size):
+        yield await run(partial(Part(at, min(at + size, part.end)).read, file, size))
 
 
 def boundary(content_type: bytes) -> bytes:

@@ -81,6 +81,8 @@ class FakeMailer:
 class FakeRequest(Request):
     """A request that keeps its response."""
 
+    large = False
+
     def address(self) -> str:
         return "192.0.2.1"
 
@@ -99,7 +101,7 @@ class FakeRequest(Request):
         return Deferred.fromCoroutine(work)
 
     def write(self, data: bytes) -> None:
-        self.written = data
+        self.written += data
 
     def finish(self) -> None:
         self.done.callback(None)
@@ -148,6 +150,13 @@ class Browser:
         body = urlencode({"token": self.token, **(form or {})}).encode()
         given = {"Content-Type": "application/x-www-form-urlencoded", "Referer": f"{self.rig.base_url}{self.at}", **(headers or {})}
         return await self._request(b"POST", path, body, given)
+
+    async def upload(self, path: str, file: bytes, token: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+        """Send a form with a file."""
+        parts = (("token", self.token.encode() if token is None else token.encode()), ("file", file))
+        lines = [b'--x-x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name.encode(), value) for name, value in parts]
+        given = {"Content-Type": "multipart/form-data; boundary=x-x", **(headers or {})}
+        return await self._request(b"POST", path, b"".join([*lines, b"--x-x--\r\n"]), given)
 
     async def sign_in(self, email: str, password: str = PASSWORD, next_: str = "") -> Response:
         await self.get("/dashboard/sign-in")

@@ -10,7 +10,7 @@ import attrs
 from mailsvc.dashboard.page import PageRequest
 from mailsvc.http.fields import Bounds, Field, Rules
 from mailsvc.http.problem import Problem
-from mailsvc.store.audience.values import By, Contact
+from mailsvc.store.audience.values import By, Contact, Full
 from mailsvc.store.people.audit import Line
 
 MISSING = "Enter a value."
@@ -44,7 +44,11 @@ def read(fields: Mapping[str, Field], given: Mapping[str, object], rules: Rules)
 
 def said(wrong: Problem, name: str) -> str:
     """What the API says about a field, for a message beside it."""
-    return wrong.message.replace(f"The `{name}` field", "This field")
+    return wrong.message.replace(f"The `{name}` field", "This field").replace(f"Invalid `{name}` field. ", "")
+
+
+def full(wrong: Full) -> str:
+    return f"There are {wrong.most} {wrong.kind}, which is the maximum. Delete one first."
 
 
 def rules(request: PageRequest, bounds: Bounds) -> Rules:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audience.imports import Imports
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 BATCH = 5000  # rows in a transaction
@@ -34,6 +35,7 @@ WITH part AS MATERIALIZED (
 SELECT (array_agg(id ORDER BY id DESC))[1], count(*) FROM part
 """
 OLD_IMPORTS = "SELECT account_id, id FROM contact_imports WHERE completed_at < %s ORDER BY completed_at LIMIT 100"
+OLD_UPLOADS = "SELECT account_id, id FROM contact_imports WHERE status = 'uploaded' AND created_at < %s ORDER BY created_at LIMIT 100"
 REMOVE_IMPORT = "DELETE FROM contact_imports WHERE account_id = %s AND id = %s"
 NOBODY = UUID(int=0)
 
@@ -50,8 +52,10 @@ class References:
 @attrs.define(eq=False)
 class Cleanup:
     pool: Pool
+    imports: Imports
 
-    async def run(self, imports_before: datetime) -> None:
+    async def run(self, imports_before: datetime, uploads_before: datetime) -> None:
+        """`imports_before`: of those that ended. `uploads_before`: of files whose import was not started."""
         await self._forget("segments", References("contact_segments", "segment_id", "contact_id"), (CONFIRMATIONS,))
         await self._forget("topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED))
         for account_id, number in await self.pool.rows(_DELETED.format(table="contact_properties", id="number")):
@@ -61,6 +65,8 @@ class Cleanup:
         for account_id, import_id in await self.pool.rows(OLD_IMPORTS, (imports_before,)):
             if await self._empty(errors, account_id, import_id):
                 await self.pool.run(REMOVE_IMPORT, (account_id, import_id))
+        for account_id, import_id in await self.pool.rows(OLD_UPLOADS, (uploads_before,)):
+            await self.imports.discard(account_id, import_id)
 
     async def _forget(self, table: str, references: References, more: Sequence[str]) -> None:
         for account_id, id_ in await self.pool.rows(_DELETED.format(table=table, id="id")):

@@ -11,7 +11,7 @@ import attrs
 
 from mailsvc.store.audience.values import Choice, PropertyValue
 
-Status = Literal["queued", "in_progress", "completed", "failed"]
+Status = Literal["uploaded", "queued", "in_progress", "completed", "failed"]
 STATUSES: tuple[Status, ...] = ("queued", "in_progress", "completed", "failed")
 
 
@@ -77,7 +77,10 @@ class Counts:
 
 @attrs.frozen
 class Import:
-    """`reason`: why the whole import failed. `position`, `line`: how much of the file is done, in bytes and lines."""
+    """`status` uploaded: it waits for its orders, which are empty. `reason`: why the whole import failed.
+
+    `position`, `line`: how much of the file is done, in bytes and lines.
+    """
 
     account_id: UUID
     id: UUID

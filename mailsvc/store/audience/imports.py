@@ -45,11 +45,16 @@ COLUMNS = Columns.of(
     completed_at="completed_at",
 )
 _LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
-_OPEN = "SELECT count(*) FROM contact_imports WHERE account_id = %s AND status IN ('queued', 'in_progress')"
+_OPEN = "SELECT count(*) FROM contact_imports WHERE account_id = %s AND status IN ('uploaded', 'queued', 'in_progress')"
 ADD = f"""
 INSERT INTO contact_imports (account_id, id, status, settings, bytes, position, line, created_at)
-VALUES (%s, %s, 'queued', %s, %s, %s, 1, %s) RETURNING {COLUMNS}
+VALUES (%s, %s, %s, %s, %s, %s, 1, %s) RETURNING {COLUMNS}
 """
+START = f"""
+UPDATE contact_imports SET status = 'queued', settings = %s, position = %s, created_at = %s
+WHERE account_id = %s AND id = %s AND status = 'uploaded' RETURNING {COLUMNS}
+"""
+DISCARD = "DELETE FROM contact_imports WHERE account_id = %s AND id = %s AND status = 'uploaded'"
 ADD_CHUNK = "INSERT INTO contact_import_chunks (account_id, import_id, number, data) VALUES (%s, %s, %s, %s)"
 CHUNKS = "SELECT data FROM contact_import_chunks WHERE account_id = %s AND import_id = %s AND number = %s"
 DELETE_CHUNKS = "DELETE FROM contact_import_chunks WHERE account_id = %s AND import_id = %s"
@@ -116,6 +121,7 @@ ERRORS = """
 SELECT line, reason, value FROM contact_import_errors WHERE account_id = %s AND import_id = %s AND line > %s ORDER BY line LIMIT %s
 """
 PAGE = 1000
+NONE = Orders({}, True, (), ())
 
 
 def import_of(row: Row) -> Import:
@@ -137,9 +143,9 @@ class Imports:
     ended: Counter[str] = attrs.field(factory=Counter, init=False)  # imports that this process ended
 
     async def add(
-        self, account_id: UUID, orders: Orders, size: int, start: int, chunks: AsyncIterator[bytes], lines: Sequence[Line] = ()
+        self, account_id: UUID, orders: Orders | None, size: int, start: int, chunks: AsyncIterator[bytes], lines: Sequence[Line] = ()
     ) -> Import:
-        """Store a file of `size` bytes, whose rows begin at `start`. Raises Full."""
+        """Store a file of `size` bytes, whose rows begin at `start`. Without orders it waits for `start`. Raises Full."""
         now = utc(self.clock)
         id_ = uuid7(now.timestamp())
 
@@ -147,7 +153,8 @@ class Imports:
             await tx.rows(_LOCK, (account_id,))
             if (await tx.rows(_OPEN, (account_id,)))[0][0] >= self.most_open:
                 raise Full("imports in progress", self.most_open)
-            [row] = await tx.rows(ADD, (account_id, id_, orders.stored(), size, start, now))
+            status = "queued" if orders else "uploaded"
+            [row] = await tx.rows(ADD, (account_id, id_, status, (orders or NONE).stored(), size, start, now))
             number = 0
             async for chunk in chunks:
                 await tx.run(ADD_CHUNK, (account_id, id_, number, chunk))
@@ -157,13 +164,45 @@ class Imports:
 
         return await self.pool.transact(put)
 
+    async def uploaded(self, account_id: UUID, id_: UUID) -> Import | None:
+        """A file that waits for its orders."""
+        return await self._one(" AND id = %s AND status = 'uploaded'", account_id, id_)
+
+    async def start(self, account_id: UUID, id_: UUID, orders: Orders, start: int, lines: Sequence[Line] = ()) -> bool:
+        """Begin with an uploaded file, whose rows begin at `start`. False if there is none, or it was started already."""
+
+        async def put(tx: Transaction) -> bool:
+            now = utc(self.clock)
+            started = await tx.rows(START, (orders.stored(), start, now, account_id, id_))
+            await write(tx, lines if started else (), now.timestamp())
+            return bool(started)
+
+        return await self.pool.transact(put)
+
+    async def discard(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> bool:
+        """Delete an uploaded file. False if there is none, or it was started already."""
+
+        async def take(tx: Transaction) -> bool:
+            if not await tx.run(DISCARD, (account_id, id_)):
+                return False
+            await tx.run(DELETE_CHUNKS, (account_id, id_))
+            await write(tx, lines, utc(self.clock).timestamp())
+            return True
+
+        return await self.pool.transact(take)
+
     async def get(self, account_id: UUID, id_: UUID) -> Import | None:
-        rows = await self.pool.rows(f"{_SELECT} AND id = %s", (account_id, id_))
+        """Not one that waits for its orders."""
+        return await self._one(" AND id = %s AND status <> 'uploaded'", account_id, id_)
+
+    async def _one(self, which: str, account_id: UUID, id_: UUID) -> Import | None:
+        rows = await self.pool.rows(_SELECT + which, (account_id, id_))
         return import_of(rows[0]) if rows else None
 
     async def list(self, account_id: UUID, page: Page, status: str | None = None) -> tuple[list[Import], bool]:
+        """Without a status all but those that wait for their orders."""
         end, params = page.where("id")
-        only, more_params = (" AND status = %s", (status,)) if status else ("", ())
+        only, more_params = (" AND status = %s", (status,)) if status else (" AND status <> 'uploaded'", ())
         found, more = page.cut(await self.pool.rows(_SELECT + only + end, (account_id, *more_params, *params)))
         return [import_of(row) for row in found], more
 

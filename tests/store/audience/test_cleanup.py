@@ -9,6 +9,7 @@ import pytest_twisted
 
 from mailsvc.store.audience import cleanup
 from mailsvc.store.audience.cleanup import Cleanup
+from mailsvc.store.audience.imports import Imports
 from mailsvc.store.audience.values import Choice
 from tests.store.audience.rig import NOW, PAGE, WORDING, Audience
 
@@ -32,7 +33,7 @@ async def test_references_go_and_others_stay(audience: Audience, monkeypatch: An
     await audience.segments.remove(account, asking.id)
     await audience.topics.remove(account, topic.id)
     await audience.properties.remove(account, plan.id)
-    await Cleanup(audience.pool).run(NOW)
+    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW, NOW)
     for table, ids in (("segments", {kept.id}), ("topics", {other.id}), ("contact_properties", {seats.id})):
         assert {id_ for (id_,) in await audience.pool.rows(f"SELECT id FROM {table}")} == ids
     assert await audience.pool.rows("SELECT segment_id, count(*) FROM contact_segments GROUP BY 1") == [(kept.id, 5)]
@@ -54,6 +55,6 @@ async def test_old_imports_go_with_their_errors(audience: Audience) -> None:
         await audience.pool.run(
             "INSERT INTO contact_import_errors VALUES (%s, lpad(%s, 32, '0')::uuid, 1, 'x', 'y')", (audience.account, str(id_))
         )
-    await Cleanup(audience.pool).run(NOW - timedelta(days=30))
+    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW - timedelta(days=30), NOW)
     for table, column in (("contact_imports", "id"), ("contact_import_errors", "import_id")):
         assert [id_.int for (id_,) in await audience.pool.rows(f"SELECT {column} FROM {table}")] == [2]

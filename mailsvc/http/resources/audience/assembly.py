@@ -30,6 +30,7 @@ from mailsvc.store.postgres.pool import Pool
 
 IMPORTS_EVERY = CONFIRMATIONS_EVERY = 2.0  # seconds
 CLEANUP_EVERY = 60.0
+UPLOADS_KEPT = timedelta(days=1)  # files whose columns nobody chose
 
 
 def assemble(
@@ -58,11 +59,14 @@ def assemble(
     imports.start()
     opened.add("imports", imports.stop)
     opened.add("the import in progress", worker.stop)
-    cleanup, days = Cleanup(pool), timedelta(days=settings.import_days)
+    cleanup, days = Cleanup(pool, context.imports), timedelta(days=settings.import_days)
     opened.add(
         "cleaning up contacts",
-        every(reactor, CLEANUP_EVERY, "removing deleted segments and topics", lambda: cleanup.run(utc(reactor) - days)),
-    )
+        every(
+            reactor, CLEANUP_EVERY, "removing deleted segments and topics",
+            lambda: cleanup.run(utc(reactor) - days, utc(reactor) - UPLOADS_KEPT),
+        ),
+    )  # fmt: skip
     return context
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
-from uuid import UUID
 
 import attrs
 import orjson
-from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.audience import import_plan
 from mailsvc.audience.import_plan import ColumnMap, PropertyColumn, WrongMap
@@ -18,18 +16,17 @@ from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.fields import SOME_ID, Choice, Field, Record, Rules, Text
 from mailsvc.http.multipart import Part
 from mailsvc.http.operations import PAGING, Parameter, one_of, operation
-from mailsvc.http.problem import Problem, invalid, missing, not_found
+from mailsvc.http.problem import invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.contacts import written
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.http.resources.audience.fields import PROPERTY_KEY, TOPIC_CHOICES, SegmentIds
+from mailsvc.http.resources.audience.import_orders import ImportOrders
 from mailsvc.http.views import Listing, View, acknowledged, choice, const, count, maybe, one, text, time, uuid
 from mailsvc.mail import csv_file
 from mailsvc.store.audience.import_values import STATUSES, Import, Orders
 from mailsvc.store.audience.imports import CHUNK, PAGE
-from mailsvc.store.audience.values import Choice as TopicChoice
-from mailsvc.store.audience.values import Property, Taken
 from mailsvc.store.paging import ALL
 
 T = TypeVar("T")
@@ -98,10 +95,6 @@ class ContactImports:
     app = collection()
     context: AudienceContext
     reader: Reader
-    _uploads: DeferredSemaphore = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._uploads = DeferredSemaphore(self.context.uploads)
 
     @app.route("/contacts/imports", methods=["POST"])
     @operation(
@@ -120,7 +113,7 @@ class ContactImports:
         assert request.content is not None
         file, account_id = request.content, request.caller.account_id
         separator = multipart.boundary((request.requestHeaders.getRawHeaders(b"content-type") or [b""])[-1])
-        async with self._uploads:
+        async with self.context.storing:
             found = await self._in_thread(request, partial(multipart.parts, file, separator))
             if "file" not in found:
                 raise missing("file")
@@ -128,7 +121,7 @@ class ContactImports:
             orders, start = await self._orders(request, found["file"].read(file, self.context.part), options)
             source = found["file"]
             line = audited(request, "contacts imported", f"{source.end - source.start} bytes")
-            chunks = self._chunks(request, source)
+            chunks = multipart.pieces(source, file, CHUNK, partial(self._in_thread, request))
             added = await written(self.context.imports.add(account_id, orders, source.end - source.start, start, chunks, [line]))
         self.context.on_import()
         return created(request, ADDED.show(added))
@@ -146,43 +139,8 @@ class ContactImports:
             columns = import_plan.columns(head, given, {each.key: each.type for each in definitions})
         except WrongMap as wrong:
             raise invalid(str(wrong)) from None
-        await self._check(account_id, segments, topics)
-        known = {each.key: each for each in definitions}
-        for key, (_, kind) in columns.properties.items():
-            if key not in known:
-                known[key] = await self._define(request, key, kind)
-        properties = {str(known[key].number): (at, known[key].type) for key, (at, _) in columns.properties.items()}
-        plan = attrs.evolve(columns.plan, properties=properties)
-        return Orders(plan.stored(), on_conflict == "upsert", segments, topics), columns.start
-
-    async def _check(self, account_id: UUID, segments: tuple[UUID, ...], topics: tuple[TopicChoice, ...]) -> None:
-        """Segments and topics exist, and need no confirmation, which a file cannot give."""
-        for segment_id in segments:
-            segment = await self.context.segments.get(account_id, segment_id)
-            if segment is None:
-                raise not_found("Audience")
-            if segment.confirmation is not None:
-                raise invalid("The `segments` field has a segment with `double_opt_in`. Turn that off for the time of the import.")
-        for each in topics:
-            topic = await self.context.topics.get(account_id, each.topic_id)
-            if topic is None:
-                raise not_found("Topic")
-            if topic.confirmation is not None and each.subscribed:
-                raise invalid("The `topics` field has a topic with `double_opt_in`. Turn that off for the time of the import.")
-
-    async def _define(self, request: Request, key: str, kind: Any) -> Property:
-        """A property that the file brings."""
-        line = audited(request, "contact property created", key)
-        try:
-            return await written(self.context.properties.add(request.caller.account_id, key, kind, None, [line]))
-        except Taken:
-            raise Problem(409, "validation_error", "The contact properties changed at the same time. Try again.") from None
-
-    async def _chunks(self, request: Request, source: Part) -> AsyncIterator[bytes]:
-        assert request.content is not None
-        for at in range(source.start, source.end, CHUNK):
-            piece = Part(at, min(at + CHUNK, source.end))
-            yield await self._in_thread(request, partial(piece.read, request.content, CHUNK))
+        orders = ImportOrders(self.context, account_id, partial(audited, request))
+        return await orders.make(columns, on_conflict == "upsert", segments, topics), columns.start
 
     async def _in_thread(self, request: Request, work: Callable[[], T]) -> T:
         """In a thread if the body is large, because it is in a file then."""
@@ -207,21 +165,23 @@ class ContactImports:
         request.content_type = b"text/csv; charset=utf-8"
         request.setHeader("content-disposition", f'attachment; filename="import-{found.id}-errors.csv"')
         if found.counts.failed <= PAGE:
-            return request.sized(200, b"".join([piece async for piece in self._errors(found)]))
+            return request.sized(200, b"".join([piece async for piece in error_lines(self.context, found)]))
         request.setResponseCode(200)
-        await request.stream(self._errors(found))
+        await request.stream(error_lines(self.context, found))
         return b""
-
-    async def _errors(self, found: Import) -> AsyncGenerator[bytes, None]:
-        yield csv_file.lines([("line", "reason", "value")])
-        async for errors in self.context.imports.errors(found.account_id, found.id):
-            yield csv_file.lines((each.line, each.reason, each.value) for each in errors)
 
     async def _own(self, request: Request, id: str) -> Import:
         found = await self.context.imports.get(request.caller.account_id, parameters.uuid(id, "id"))
         if found is None:
             raise not_found("Contact import")
         return found
+
+
+async def error_lines(context: AudienceContext, found: Import) -> AsyncGenerator[bytes, None]:
+    """The invalid rows of an import as a CSV file."""
+    yield csv_file.lines([("line", "reason", "value")])
+    async for errors in context.imports.errors(found.account_id, found.id):
+        yield csv_file.lines((each.line, each.reason, each.value) for each in errors)
 
 
 def _option(found: Mapping[str, Part], name: str, file: Any, most: int) -> str | None:

@@ -35,7 +35,7 @@ HEADERS = {
     "X-Robots-Tag": "noindex, nofollow",
     "Cache-Control": "private, no-store",
 }
-_COLORS = {"background": "#f4f4f4", "text": "#222222", "accent": "#0b57d0"}
+COLORS = {"background": "#f4f4f4", "text": "#222222", "accent": "#0b57d0"}
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{title}</title>
@@ -165,11 +165,16 @@ def _form(standing: Standing, sender: str, done: str) -> str:
     )
 
 
+def preview(settings: BroadcastSettings, standing: Standing, sender: str) -> bytes:
+    """The page with these settings, for the account."""
+    return _page(settings, _form(standing, sender, ""))
+
+
 def _page(settings: BroadcastSettings, body: str) -> bytes:
     logo = f'<p><img src="{escape(settings.logo)}" alt=""></p>' if settings.logo else ""
     title, message = escape(settings.title or TITLE), escape(settings.message or MESSAGE)
-    text = _text_on(settings.colors.get("background", _COLORS["background"]))
-    return _PAGE.format(**{**_COLORS, "text": text, **settings.colors}, logo=logo, title=title, message=message, body=body).encode(
+    text = _text_on(settings.colors.get("background", COLORS["background"]))
+    return _PAGE.format(**{**COLORS, "text": text, **settings.colors}, logo=logo, title=title, message=message, body=body).encode(
         "utf-8", "replace"
     )
 
@@ -177,7 +182,7 @@ def _page(settings: BroadcastSettings, body: str) -> bytes:
 def _text_on(background: str) -> str:
     """The default text color: dark, or light on a dark background."""
     red, green, blue = bytes.fromhex(background[1:])
-    return _COLORS["text"] if 299 * red + 587 * green + 114 * blue > 128_000 else "#ffffff"
+    return COLORS["text"] if 299 * red + 587 * green + 114 * blue > 128_000 else "#ffffff"
 
 
 def _send(request: Request, status: int, page: bytes) -> bytes:
