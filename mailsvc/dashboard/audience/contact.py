@@ -30,6 +30,14 @@ SOURCES = {
     "preferences": "Preference page",
     "one_click": "Unsubscribe button of the mail program",
 }
+DETAILS = {
+    "ip": "IP address",
+    "ip_address": "IP address",
+    "user_agent": "program",
+    "user_id": "member",
+    "api_key_id": "API key",
+    "email_id": "email",
+}
 DONE = {
     "added": "The contact was added.",
     "changed": "The contact was changed.",
@@ -67,7 +75,7 @@ class ContactPages:
         shown: dict[str, object] = {"errors": {}, "typed": {}, "done": ""}
         return request.render(
             "audience/contact.html", status, contact=contact, properties=await self._properties(request), segments=segments,
-            others=[each for each in every if each.id not in inside], topics=topics, sources=SOURCES,
+            others=[each for each in every if each.id not in inside], topics=topics, sources=SOURCES, details=DETAILS,
             evidence=await self.audience.evidence.of(account_id, contact.hash, EVIDENCE),
             broadcasts=await self.recipients.of_contact(account_id, contact.id, BROADCASTS),
             emails=await self._emails(request, contact), **shown | values,

@@ -24,7 +24,6 @@ CONTACTS = f"{AUDIENCE}/contacts"
 NEW = f"{AUDIENCE}/new"
 PAGE = 50
 LONGEST = 200  # characters of a search
-SEARCHES = 4  # in a row for one page, as long as nothing is found
 CHOICES = Page(1000)  # segments in a list of choices
 STATES = {"subscribed": "Subscribed", "unsubscribed": "Unsubscribed"}
 
@@ -54,13 +53,11 @@ class ContactList:
         )  # fmt: skip
 
     async def _search(self, request: PageRequest, filter: Filter, after: UUID | None) -> Found:
-        """A page. A search reads some contacts at a time; it goes on if there are none among them."""
-        found = Found((), after)
-        for _ in range(SEARCHES):
-            found = await self.audience.lists.search(request.account_id, filter, PAGE, found.after)
-            if found.contacts or found.after is None:
-                break
-        return found
+        """A page. A search reads some contacts at a time; if there is none among them, whose address begins with the text."""
+        found = await self.audience.lists.search(request.account_id, filter, PAGE, after)
+        if found.contacts or found.after is None or after is not None or filter != Filter(text=filter.text):
+            return found
+        return attrs.evolve(found, contacts=await self.audience.lists.beginning(request.account_id, filter.text, PAGE))
 
     @page(app, NEW)
     async def new(self, request: PageRequest) -> bytes:

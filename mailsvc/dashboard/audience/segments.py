@@ -18,8 +18,8 @@ from mailsvc.store.paging import Page
 
 SEGMENTS = f"{AUDIENCE}/segments"
 ONE = f"{SEGMENTS}/<text>"
-PAGE = 50
-COUNTED, COUNTED_ONE = 1000, 100_000  # contacts of each segment in the list, and on its page
+PAGE, MEMBERS = 25, 50
+COUNTED, COUNTED_ONE = 1000, 20_000  # contacts of each segment in the list, and on its page
 DONE = {"added": "The segment was created.", "changed": "The segment was changed.", "deleted": "The segment was deleted."}
 
 
@@ -69,7 +69,7 @@ class SegmentPages:
 
     async def _shown(self, request: PageRequest, segment: Segment, status: int = 200, **values: object) -> bytes:
         after = request.uuid(request.query("after")) if request.query("after") else None
-        members, more = await self.audience.lists.page(request.account_id, Page(PAGE, after), Filter(segment.id))
+        members, more = await self.audience.lists.page(request.account_id, Page(MEMBERS, after), Filter(segment.id))
         sizes = await self.audience.lists.sizes(request.account_id, [segment.id], COUNTED_ONE)
         shown: dict[str, object] = {"errors": {}, "name": segment.name}
         return request.render(

@@ -19,6 +19,7 @@ from mailsvc.store.audience.values import Contact
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Pool
 
+_LAST = "\U0010ffff"  # after every other character
 CHUNK = 1000  # contacts that are read at once for a list of all
 
 WHOLE = str(COLUMNS.of_table("c"))
@@ -33,6 +34,7 @@ UNSUBSCRIBED_IN_SEGMENT = """
 SELECT {columns} FROM contacts c WHERE c.account_id = %s AND c.unsubscribed
 AND EXISTS (SELECT FROM contact_segments m WHERE m.account_id = c.account_id AND m.contact_id = c.id AND m.segment_id = %s)
 """
+BEGINNING = f"SELECT {COLUMNS} FROM contacts WHERE account_id = %s AND address >= %s AND address < %s ORDER BY address LIMIT %s"
 NAMED = f"SELECT {COLUMNS} FROM contacts WHERE account_id = %s AND address = ANY (%s::text[]) ORDER BY id DESC"
 SEARCH = f"""
 WITH looked AS MATERIALIZED ({{source}} ORDER BY {{id}} DESC LIMIT {{scanned}}),
@@ -131,6 +133,12 @@ class ContactLists:
         if len(contacts) > limit:
             return Found(contacts[:limit], contacts[limit - 1].id)
         return Found(contacts, last if scanned == self.searched else None)
+
+    async def beginning(self, account_id: UUID, text: str, limit: int) -> list[Contact]:
+        """Contacts whose address begins with this text, wherever they are among all contacts."""
+        start = folded(text.strip())
+        rows = await self.pool.rows(BEGINNING, (account_id, start, start + _LAST, limit))
+        return [contact_of(row) for row in rows]
 
     async def sizes(self, account_id: UUID, segment_ids: Sequence[UUID], most: int) -> dict[UUID, int]:
         """How many contacts are in segments, counted up to `most` each: a million takes too long for a page."""
