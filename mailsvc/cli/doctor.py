@@ -23,7 +23,7 @@ from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.monitoring import installation, sizes
+from mailsvc.monitoring import installation, machine, sizes
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
 from mailsvc.monitoring.installation import Facts, Process
 from mailsvc.net.dns import Resolver
@@ -66,40 +66,60 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
     found: list[Finding] = []
     if no_probe and probe is not None:
         raise click.UsageError("--probe and --no-probe cannot be used together.")
-    if probe is None and not no_probe and "*" not in settings.delivery.routes:
-        probe = PROBE
+    if probe is None and not no_probe:
+        probe = default_probe(settings)
 
     async def work(database: Database, reactor: Any) -> None:
-        found.extend(await doctor_for(settings, database.pool, reactor, probe, dnsbls).examine())
-        now = utc(reactor)
-        found.extend(sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now))
-        found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
-        found.extend(installation.body_keys(*await database.bodies.problems()))
-        found.append(installation.audit_log(await protection.weaknesses(database.pool)))
-        for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
-            if given is not None:
-                found.append(installation.audit_sent(name, await Target(database.pool, name, uuid4()).unsent()))
-        found.extend(await _installation(settings, database, reactor, now))
+        examined = doctor_for(settings, database.pool, reactor, probe, dnsbls)
+        found.extend(await examined.outside())
+        found.extend(machine.findings(machine.measure(settings.secrets.key_file.parent), settings))
+        found.extend(await inside(examined, settings, database, reactor))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
-            for each in found:
-                click.echo(f"{each.state:{_WIDTH}} {each.check}: {each.found}{f' {each.remedy}' if each.remedy else ''}")
+            show(found)
         if any(each.state == "error" for each in found):
             raise SystemExit(1)
 
     run_with_database(settings, work, checking=False)
 
 
-def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str | None, dnsbls: Sequence[str]) -> Doctor:
-    """Returns a doctor with these settings that checks from this process. Without `probe`, it leaves the internet out."""
+def default_probe(settings: Settings) -> str | None:
+    """The domain whose mail servers are connected to. None if all mail goes elsewhere."""
+    return None if "*" in settings.delivery.routes else PROBE
+
+
+def show(found: Sequence[Finding]) -> None:
+    """Prints a line for each finding."""
+    for each in found:
+        click.echo(f"{each.state:{_WIDTH}} {each.check}: {each.found}{f' {each.remedy}' if each.remedy else ''}")
+
+
+async def inside(examined: Doctor, settings: Settings, database: Database, reactor: Any) -> list[Finding]:
+    """What can be checked with the database."""
+    now, found = utc(reactor), await examined.inside()
+    found += sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now)
+    found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
+    found += installation.body_keys(*await database.bodies.problems())
+    found.append(installation.audit_log(await protection.weaknesses(database.pool)))
+    for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
+        if given is not None:
+            found.append(installation.audit_sent(name, await Target(database.pool, name, uuid4()).unsent()))
+    return found + await _installation(settings, database, reactor, now)
+
+
+def doctor_for(settings: Settings, pool: Pool | None, reactor: Any, probe: str | None, dnsbls: Sequence[str]) -> Doctor:
+    """Returns a doctor with these settings that checks from this process. Without `probe`, it leaves the internet out.
+
+    Without `pool`, it can only run the checks that need no database.
+    """
     from mailsvc.wiring import source_addresses  # imported late: it takes as long as all the rest of any other command
 
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     sources = [(source.address, source.ehlo) for source in source_addresses(settings.delivery).all]
 
     async def ahead() -> float:
-        vitals = Vitals(pool, reactor)
+        vitals = Vitals(_open(pool), reactor)
         await vitals.look()
         return clock.ahead(reactor)
 
@@ -110,11 +130,16 @@ def doctor_for(settings: Settings, pool: Pool, reactor: Any, probe: str | None, 
         probe,
         dnsbls,
         ahead,
-        lambda: server_settings.settings(pool),
+        lambda: server_settings.settings(_open(pool)),
         settings.database.pool,
         lambda: _certificate(settings),
         lambda: utc(reactor),
     )
+
+
+def _open(pool: Pool | None) -> Pool:
+    assert pool is not None
+    return pool
 
 
 async def _installation(settings: Settings, database: Database, reactor: Any, now: datetime) -> list[Finding]:
@@ -156,22 +181,34 @@ class _Greeted(Protocol):
 def smtp_greeter(reactor: Any) -> Callable[[str, int], Awaitable[str | None]]:
     """Returns a function that connects and waits for a greeting, up to ten seconds each. It returns the problem, or None."""
 
+    banner = smtp_banner(reactor)
+
     async def greet(address: str, port: int) -> str | None:
+        return (await banner(address, port))[0]
+
+    return greet
+
+
+def smtp_banner(reactor: Any) -> Callable[[str, int], Awaitable[tuple[str | None, str]]]:
+    """As smtp_greeter; the function also returns the greeting."""
+
+    async def read(address: str, port: int) -> tuple[str | None, str]:
         endpoint = (TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint)(reactor, address, port, timeout=_TIMEOUT)
         greeted = _Greeted()
         try:
             await connectProtocol(endpoint, greeted)
         except (ConnectError, OSError) as error:
-            return f"refused the connection or cannot be reached ({error})"
+            return f"refused the connection or cannot be reached ({error})", ""
         try:
             first = await greeted.first.addTimeout(_TIMEOUT, reactor)
         except TimeoutError:
-            return "accepted the connection, but sent no greeting"
+            return "accepted the connection, but sent no greeting", ""
         finally:
             greeted.transport.abortConnection()  # type: ignore[union-attr]
-        return None if first.startswith(b"2") else f"answered with {first[:80].decode('ascii', 'replace').strip()!r}"
+        text = first[:80].decode("ascii", "replace").strip()
+        return (None if first.startswith(b"2") else f"answered with {text!r}"), text
 
-    return greet
+    return read
 
 
 def _certificate(settings: Settings) -> Certificate | str | None:

@@ -98,7 +98,7 @@ def domain_show(settings: Settings, name: str, account: str | None, as_json: boo
             print_json(await _json(customers, found))
             return
         owner = await customers.accounts.get(found.account_id)
-        for line in _report(found, Findings(found.records, found.advice)):
+        for line in report(found, Findings(found.records, found.advice)):
             click.echo(line)
         click.echo(f"\naccount     {'-' if owner is None else owner.name}\nregion      {found.region}\nID          {found.id}")
         click.echo(f"signs with  {' and '.join(found.signs_with)}")
@@ -147,7 +147,7 @@ def domain_check(settings: Settings, name: str, account: str | None) -> None:
         findings = await customers.maintenance.checker.check(looked, keys)
         if found is None:
             click.echo(f"No account has the domain {looked.name}. These are the records it would need, without DKIM.")
-        for line in _report(looked, findings):
+        for line in report(looked, findings):
             click.echo(line)
         if any(record.status != "verified" for record in findings.records if record.required):
             raise SystemExit(1)
@@ -168,20 +168,20 @@ def domain_verify(settings: Settings, name: str, account: str | None, wait: floa
         found = await customers.any_domain(name, account)
         await customers.maintenance.verify(found, [by_operator(found.account_id, "domain verification requested", found.name)])
         until = customers.reactor.seconds() + (wait or 0)
-        checked = await _checked(customers, found)
+        checked = await checked_now(customers, found)
         while wait is not None and (checked is None or checked.status != "verified"):
             left = until - customers.reactor.seconds()
             if left <= 0:
                 break
             await deferLater(customers.reactor, min(left, CHECK_AGAIN))
             # None: another process checked it at the same time and stored the result.
-            checked = await _checked(customers, found) or await customers.domains.own(found.account_id, found.id)
+            checked = await checked_now(customers, found) or await customers.domains.own(found.account_id, found.id)
         if checked is None:
             raise Refused(f"The domain {found.name} was changed during the check. Try again.")
         if as_json:
             print_json(await _json(customers, checked))
         else:
-            for line in _report(checked, Findings(checked.records, checked.advice)):
+            for line in report(checked, Findings(checked.records, checked.advice)):
                 click.echo(line)
         if checked.status != "verified":
             raise SystemExit(1)
@@ -189,7 +189,7 @@ def domain_verify(settings: Settings, name: str, account: str | None, wait: floa
     run(settings, work)
 
 
-async def _checked(customers: Customers, found: Domain) -> Domain | None:
+async def checked_now(customers: Customers, found: Domain) -> Domain | None:
     """The domain after a check. None if it was changed during the check."""
     taken = await customers.maintenance.checks.take(found)
     if taken is None:
@@ -302,7 +302,7 @@ async def _print_records(customers: Customers, domain: Domain, only: Sequence[Dk
             click.echo(in_zone_file(record))
 
 
-def _report(domain: Domain, findings: Findings) -> Iterator[str]:
+def report(domain: Domain, findings: Findings) -> Iterator[str]:
     """Formats the result of a check."""
     shown = names.shown(domain.name)
     yield f"{shown}: {domain.status}" if domain.account_id.int else shown

@@ -47,6 +47,7 @@ from mailsvc.cli.privacy import privacy
 from mailsvc.cli.queue import queue
 from mailsvc.cli.runner import run
 from mailsvc.cli.secrets import secrets
+from mailsvc.cli.setup.command import setup
 from mailsvc.cli.sources import sources
 from mailsvc.cli.upgrade import upgrade
 from mailsvc.settings import loading
@@ -61,8 +62,8 @@ from mailsvc.store.people.audit import by_operator
 @click.pass_context
 def main(context: click.Context, config: Path) -> None:
     """Manage a mailsvc installation. To start the daemon itself: twistd mailsvc --config FILE"""
-    if context.invoked_subcommand == "completion":
-        return  # needs no settings
+    if context.invoked_subcommand in ("completion", "setup"):
+        return  # needs no settings, or writes them
     try:
         context.obj = loading.load(config)
     except SettingsError as error:
@@ -134,4 +135,5 @@ main.add_command(queue)
 main.add_command(secrets)
 main.add_command(sources)
 main.add_command(doctor)
+main.add_command(setup)
 main.add_command(upgrade)

@@ -32,18 +32,30 @@ def run(settings: Settings, work: Work) -> None:
 
 def run_with_database(settings: Settings, work: DatabaseWork, *, migrating: bool = True, checking: bool = True) -> None:
     """Runs `work` with the open database and the reactor. With `checking` False, also if the encryption keys are wrong."""
+    start(settings, lambda reactor: with_database(reactor, settings, work, migrating=migrating, checking=checking))
+
+
+def start(settings: Settings, work: Callable[[Any], Awaitable[None]]) -> None:
+    """Runs `work` with the reactor, without a database. Errors that are expected become messages."""
     # Standard output is for results: logs go to the log file or to standard error.
     sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
     globalLogBeginner.beginLoggingTo([sink], redirectStandardIO=False, discardBuffer=True)
-    react(lambda reactor: Deferred.fromCoroutine(_with_database(reactor, settings, work, migrating, checking)))
+    react(lambda reactor: Deferred.fromCoroutine(_reported(work, reactor)))
 
 
-async def _with_database(reactor: Any, settings: Settings, work: DatabaseWork, migrating: bool, checking: bool) -> None:
+async def with_database(reactor: Any, settings: Settings, work: DatabaseWork, *, migrating: bool = True, checking: bool = True) -> None:
+    """Opens the database for `work`, and closes it."""
     opened = Opened()
     prepare(reactor, settings.database.clock_tolerance)
     try:
-        database = await open_database(reactor, settings, opened, size=1, migrating=migrating, checking=checking)
-        await work(database, reactor)
+        await work(await open_database(reactor, settings, opened, size=1, migrating=migrating, checking=checking), reactor)
+    finally:
+        await opened.close()
+
+
+async def _reported(work: Callable[[Any], Awaitable[None]], reactor: Any) -> None:
+    try:
+        await work(reactor)
     except Exception as error:
         message = str(error) if isinstance(error, Refused) else explain(error)
         if message is None:
@@ -52,5 +64,3 @@ async def _with_database(reactor: Any, settings: Settings, work: DatabaseWork, m
         lines = message.splitlines() if isinstance(error, Refused) else [message]
         click.echo("mailsvc: " + "\n  ".join(" ".join(line.split()) for line in lines), err=True)
         raise SystemExit(1) from None
-    finally:
-        await opened.close()

@@ -55,14 +55,30 @@ class Doctor:
 
     async def examine(self) -> list[Finding]:
         """Runs all checks. A check that fails is a finding too."""
+        return [*await self.outside(), *await self.inside()]
+
+    async def outside(self) -> list[Finding]:
+        """Runs the checks that need no database."""
         internet = (self.not_probed,) if self.probe is None else (self.dns, self.port25, self.lists)
+        return await self._run(*internet, self.pointers)
+
+    async def inside(self) -> list[Finding]:
+        """Runs the others."""
+        return await self._run(self.clock, self.postgres, self.tls)
+
+    async def _run(self, *checks: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
         found: list[Finding] = []
-        for check in (*internet, self.pointers, self.clock, self.postgres, self.tls):
+        for check in checks:
             try:
                 found += await check()
             except Exception as error:
                 found.append(
-                    Finding(check.__name__, "error", f"The check failed: {error or type(error).__name__}.", "Fix the reported error.")
+                    Finding(
+                        getattr(check, "__name__", "check"),
+                        "error",
+                        f"The check failed: {error or type(error).__name__}.",
+                        "Fix the reported error.",
+                    )
                 )
         return found
 

@@ -28,21 +28,22 @@ def render() -> str:
         lines += [
             "",
             f"# {field.metadata['help']}",
-            f"{'# ' if missing else ''}{key} = {_toml(field.metadata['example'] if missing else field.default)}",
+            f"{'# ' if missing else ''}{key} = {written(field.metadata['example'] if missing else field.default)}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def written(value: Any) -> str:
+    """A value as in TOML."""
     match value:
         case bool():
             return str(value).lower()
         case int() | float():
             return f"{value:g}" if isinstance(value, float) else str(value)
         case tuple():
-            return f"[{', '.join(_toml(item) for item in value)}]"
+            return f"[{', '.join(written(item) for item in value)}]"
         case Mapping():
-            return f"{{ {', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in value.items())} }}" if value else "{}"
+            return f"{{ {', '.join(f'{written(k)} = {written(v)}' for k, v in value.items())} }}" if value else "{}"
         case _:
             return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 

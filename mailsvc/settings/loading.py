@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mailsvc.settings import reader
 from mailsvc.settings.reader import SettingsError
@@ -20,7 +21,12 @@ RENAMED = {  # accepted with a warning until the next release
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Reads the settings from a file and the environment. Raises SettingsError."""
-    settings = reader.build(Settings, reader.read(path), environ, MOVED, RENAMED)
+    return check(reader.read(path), environ)
+
+
+def check(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of a file that has been parsed, or is yet to be written. Raises SettingsError."""
+    settings = reader.build(Settings, given, environ, MOVED, RENAMED)
     _check_together(settings)
     return settings
 

@@ -62,6 +62,7 @@ SILENT = {
     "queue retry": "sends what may be sent, only sooner",
     "secrets create": NO_DATABASE,
     "secrets list": SHOWS,
+    "setup": "writes the entries of the commands that it stands for (test_setup)",
     "sources list": SHOWS,
     "upgrade": "the database records its migrations",
     "webhook list": SHOWS,

@@ -37,7 +37,7 @@ def member_add(settings: Settings, email: str, account: str, role: Any, as_json:
 
     async def work(customers: Customers) -> None:
         owner, wanted = await customers.account(account), address(email).lower()
-        link = _link(settings, await _people(customers).admit(owner.id, wanted, role, timedelta(days=1)))
+        link = sign_in_link(settings, await people_of(customers).admit(owner.id, wanted, role, timedelta(days=1)))
         result(as_json, link, email=wanted, role=role, link=link)
 
     run(settings, work)
@@ -51,7 +51,7 @@ def member_list(settings: Settings, account: str, as_json: bool) -> None:
     """List an account's members: role, second factor, last sign-in and email address. Then open invitations."""
 
     async def work(customers: Customers) -> None:
-        owner, people = await customers.account(account), _people(customers)
+        owner, people = await customers.account(account), people_of(customers)
         members, invitations = await people.users.members(owner.id), await people.sessions.invitations(owner.id)
         if as_json:
             invited = [{"email": each.email, "role": each.role, "expires_at": each.expires_at} for each in invitations]
@@ -84,7 +84,7 @@ def member_remove(settings: Settings, email: str, account: str, revoke_keys: boo
             by_operator(owner.id, "member removed", found.email),
             *(by_operator(owner.id, "key revoked", f"{key.name} ({key.hint}…)") for key in revoked),
         ]
-        if not await _people(customers).users.remove(owner.id, found.user_id, lines, [key.id for key in revoked]):
+        if not await people_of(customers).users.remove(owner.id, found.user_id, lines, [key.id for key in revoked]):
             raise Refused(LAST_ADMIN)
         if len(revoked) < len(created):
             _note_keys(created, "These API keys, which they created, keep working. `mailsvc key revoke` revokes them:")
@@ -113,7 +113,7 @@ def member_role(settings: Settings, email: str, role: str, account: str, as_json
         found, new = await _member(customers, owner, email), cast(Role, role)
         if new != found.role:
             line = by_operator(owner.id, "role changed", f"{found.email} is {new}")
-            if not await _people(customers).users.set_role(owner.id, found.user_id, new, [line]):
+            if not await people_of(customers).users.set_role(owner.id, found.user_id, new, [line]):
                 raise Refused(LAST_ADMIN)
             full = [key for key in await _keys_of(customers, owner, found) if key.permission == "full_access"]
             if new == "member" and full:
@@ -128,16 +128,16 @@ def member_role(settings: Settings, email: str, role: str, account: str, as_json
 @click.option("--hours", type=click.IntRange(1, 24), default=24, show_default=True, help="How long the link can be used.")
 @AS_JSON
 @click.pass_obj
-def member_link(settings: Settings, email: str, hours: int, as_json: bool) -> None:
+def membersign_in_link(settings: Settings, email: str, hours: int, as_json: bool) -> None:
     """Print a link that signs a member in once, for example if they forgot their password. Earlier links end."""
 
     async def work(customers: Customers) -> None:
-        people, wanted = _people(customers), address(email).lower()
+        people, wanted = people_of(customers), address(email).lower()
         user = await people.users.named(wanted)
         if user is None:
             raise Refused(f"There is no user with the address {wanted}. `mailsvc member add` adds one.")
         line = Line(None, user.id, None, OPERATOR, "", "sign-in link created", user.email)
-        link = _link(settings, await people.sessions.make_link("sign-in", user.email, timedelta(hours=hours), lines=[line]))
+        link = sign_in_link(settings, await people.sessions.make_link("sign-in", user.email, timedelta(hours=hours), lines=[line]))
         result(as_json, link, email=user.email, link=link)
 
     run(settings, work)
@@ -150,23 +150,25 @@ def member_reset(settings: Settings, email: str) -> None:
     """Remove all second factors of a user who lost them. Confirm their identity first. Prints a link that signs them in once."""
 
     async def work(customers: Customers) -> None:
-        click.echo(_link(settings, await _people(customers).reset(address(email).lower(), timedelta(hours=1))))
+        click.echo(sign_in_link(settings, await people_of(customers).reset(address(email).lower(), timedelta(hours=1))))
 
     run(settings, work)
 
 
-def _people(customers: Customers) -> People:
+def people_of(customers: Customers) -> People:
+    """The members; commands always have them."""
     assert customers.people is not None
     return customers.people
 
 
-def _link(settings: Settings, secret: str) -> str:
+def sign_in_link(settings: Settings, secret: str) -> str:
+    """The link that a secret belongs to."""
     return f"{settings.base_url}/dashboard/sign-in/link?link={secret}"
 
 
 async def _member(customers: Customers, owner: Account, email: str) -> Member:
     wanted = address(email).lower()
-    found = next((each for each in await _people(customers).users.members(owner.id) if each.email == wanted), None)
+    found = next((each for each in await people_of(customers).users.members(owner.id) if each.email == wanted), None)
     if found is None:
         raise Refused(f"{wanted} is not a member of {owner.name}. `mailsvc member list` shows its members.")
     return found
