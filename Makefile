@@ -72,7 +72,7 @@ ci-contract: $(VENV)/.installed-test $(PACKAGES)
 wheel: $(VENV)/.installed $(PACKAGES)
 	etc/wheel "$(VENV)/bin/python" dist
 
-# Builds the Debian package into dist/. `make try-deb` tries it in a clean Debian 12: about five minutes, as root, with mmdebstrap.
+# Builds the Debian package into dist/. `make try-deb` tries it in a clean Debian 12: minutes, as root, with mmdebstrap.
 deb: $(VENV)/.installed $(PACKAGES)
 	etc/deb/build "$(VENV)/bin/python" dist $(VERSION)
 

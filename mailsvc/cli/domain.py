@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from uuid import UUID
 
+import attrs
 import click
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -39,8 +40,9 @@ def domain() -> None:
 @click.argument("name")
 @_ACCOUNT
 @click.option("--region", help="The region to send from. Default: the setting region.")
+@AS_JSON
 @click.pass_obj
-def domain_add(settings: Settings, name: str, account: str, region: str | None) -> None:
+def domain_add(settings: Settings, name: str, account: str, region: str | None, as_json: bool) -> None:
     """Add a sending domain and create its DKIM keys. Prints the DNS records to publish."""
 
     async def work(customers: Customers) -> None:
@@ -52,6 +54,9 @@ def domain_add(settings: Settings, name: str, account: str, region: str | None) 
         warning = names.look_alike(added.name)
         if warning is not None:
             note(warning)
+        if as_json:
+            print_json(await _json(customers, added))
+            return
         await _print_records(customers, added)
         for record in customers.maintenance.publishing.advised(added):
             click.echo(in_zone_file(record))
@@ -135,8 +140,9 @@ def domain_delete(settings: Settings, name: str, account: str | None, yes: bool,
 @domain.command("check")
 @click.argument("name")
 @_WHOSE
+@AS_JSON
 @click.pass_obj
-def domain_check(settings: Settings, name: str, account: str | None) -> None:
+def domain_check(settings: Settings, name: str, account: str | None, as_json: bool) -> None:
     """Check the DNS of any domain and print the result without storing it. Exits with 1 if a required record is missing."""
 
     async def work(customers: Customers) -> None:
@@ -146,9 +152,13 @@ def domain_check(settings: Settings, name: str, account: str | None) -> None:
         looked = found or _unknown(domain_name(name), settings.region)
         findings = await customers.maintenance.checker.check(looked, keys)
         if found is None:
-            click.echo(f"No account has the domain {looked.name}. These are the records it would need, without DKIM.")
-        for line in report(looked, findings):
-            click.echo(line)
+            note(f"No account has the domain {looked.name}. These are the records it would need, without DKIM.")
+        if as_json:
+            records, advice = ([attrs.asdict(each) for each in states] for states in (findings.records, findings.advice))
+            print_json({"name": looked.name, "account_id": found and found.account_id, "records": records, "advice": advice})
+        else:
+            for line in report(looked, findings):
+                click.echo(line)
         if any(record.status != "verified" for record in findings.records if record.required):
             raise SystemExit(1)
 
@@ -200,8 +210,9 @@ async def checked_now(customers: Customers, found: Domain) -> Domain | None:
 @domain.command("rotate")
 @click.argument("name")
 @_WHOSE
+@AS_JSON
 @click.pass_obj
-def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
+def domain_rotate(settings: Settings, name: str, account: str | None, as_json: bool) -> None:
     """Rotate DKIM keys: the new ones sign once they are live in DNS. Prints the records to publish."""
 
     async def work(customers: Customers) -> None:
@@ -213,7 +224,10 @@ def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
         if rotated is None:
             raise Refused(f"The domain {found.name} has been deleted.")
         new = [key for key in await customers.domains.published_keys(found.id) if key.state == "published"]
-        if rotated.delegated:
+        if as_json:
+            keys = [{"selector": key.selector, "algorithm": key.algorithm} for key in new]
+            print_json({**await _json(customers, rotated), "delegated": rotated.delegated, "new_keys": keys})
+        elif rotated.delegated:
             click.echo("\n".join(customers.maintenance.publishing.zone([(rotated.id, key) for key in new])))
         else:
             await _print_records(customers, rotated, new)
@@ -225,8 +239,9 @@ def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
 @click.argument("name")
 @click.argument("algorithms", type=click.Choice([*ALGORITHMS, "both"]))
 @_WHOSE
+@AS_JSON
 @click.pass_obj
-def domain_signs(settings: Settings, name: str, algorithms: str, account: str | None) -> None:
+def domain_signs(settings: Settings, name: str, algorithms: str, account: str | None, as_json: bool) -> None:
     """Choose which DKIM keys sign a domain's mail. The records of the others are then not required."""
 
     async def work(customers: Customers) -> None:
@@ -239,7 +254,8 @@ def domain_signs(settings: Settings, name: str, algorithms: str, account: str | 
             raise Refused(f"These DKIM keys of {found.name} are not in DNS: {missing}. Publish them first.") from None
         if chosen is None:
             raise Refused(f"The domain {found.name} has been deleted.")
-        click.echo(f"{chosen.name} signs with {' and '.join(chosen.signs_with)}.")
+        sentence = f"{chosen.name} signs with {' and '.join(chosen.signs_with)}."
+        result(as_json, sentence, id=chosen.id, name=chosen.name, signs_with=list(chosen.signs_with))
 
     run(settings, work)
 

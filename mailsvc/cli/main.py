@@ -43,6 +43,7 @@ from mailsvc.cli.email import email
 from mailsvc.cli.evidence import evidence
 from mailsvc.cli.explain import explain
 from mailsvc.cli.importing.command import import_
+from mailsvc.cli.output import AS_JSON, result
 from mailsvc.cli.privacy import privacy
 from mailsvc.cli.queue import queue
 from mailsvc.cli.runner import run
@@ -79,8 +80,9 @@ def account() -> None:
 @click.argument("name")
 @click.option("--notify", help="Where to send notifications, for example about failing webhooks.")
 @click.option("--trusted", is_flag=True, help="No daily limit as a new account, and its mail is never held automatically.")
+@AS_JSON
 @click.pass_obj
-def account_create(settings: Settings, name: str, notify: str | None, trusted: bool) -> None:
+def account_create(settings: Settings, name: str, notify: str | None, trusted: bool, as_json: bool) -> None:
     """Create an account. Prints its ID. Unless it is trusted, the setting abuse.ramp limits it at first.
 
     The first account of an installation is the operator's own, and trusted.
@@ -92,7 +94,7 @@ def account_create(settings: Settings, name: str, notify: str | None, trusted: b
         new = await customers.accounts.create(
             name, notify=to, ramp=ramp, trusted=trusted or first, line=lambda id_: by_operator(id_, "account created", name)
         )
-        click.echo(new.id)
+        result(as_json, str(new.id), id=new.id, number=new.number, name=new.name, trusted=new.trusted_at is not None)
 
     run(settings, work)
 

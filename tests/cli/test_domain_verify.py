@@ -70,3 +70,26 @@ async def test_it_waits_until_the_records_are_published(mailsvc: InProcess, dns:
     assert all(0 < seconds <= command.CHECK_AGAIN for seconds in waits)
     assert (await mailsvc.prints("domain", "verify", NAME)).lines[0] == f"{NAME}: verified"
     assert "expected a duration" in await mailsvc.refuses("domain", "verify", NAME, "--wait", "soon", status=2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_commands_print_can_be_read_by_programs(mailsvc: InProcess, dns: DnsServer) -> None:
+    account = (await mailsvc.prints("account", "create", "One", "--json")).json
+    assert account == {"id": account["id"], "number": 1, "name": "One", "trusted": True}
+    added = (await mailsvc.prints("domain", "add", NAME, "--account", account["id"], "--json")).json
+    assert (added["name"], added["status"], added["account_id"]) == (NAME, "not_started", account["id"])
+    missing = await mailsvc("domain", "check", NAME, "--json")
+    assert missing.status == 1 and {each["status"] for each in missing.json["records"]} == {"pending"}, missing
+    dns.zones = dict(published(added))
+    checked = (await mailsvc.prints("domain", "check", NAME, "--json")).json
+    assert (checked["name"], checked["account_id"]) == (NAME, account["id"])
+    assert [(each["purpose"], each["status"]) for each in checked["records"]] == [(each["record"], "verified") for each in added["records"]]
+    unknown = await mailsvc("domain", "check", "other.example", "--json")
+    assert (unknown.status, unknown.json["account_id"]) == (1, None) and "No account has the domain other.example" in unknown.messages
+    signs = (await mailsvc.prints("domain", "signs", NAME, "rsa", "--json")).json
+    assert signs == {"id": added["id"], "name": NAME, "signs_with": ["rsa"]}
+    rotated = (await mailsvc.prints("domain", "rotate", NAME, "--json")).json
+    assert rotated["delegated"] is False and [key["algorithm"] for key in rotated["new_keys"]] == ["rsa"]
+    await mailsvc.prints("member", "add", "ann@example.com", "--account", "One")
+    reset = (await mailsvc.prints("member", "reset", "ann@example.com", "--json")).json
+    assert reset == {"email": "ann@example.com", "link": reset["link"]} and "/dashboard/sign-in/link?link=" in reset["link"]

@@ -145,12 +145,15 @@ def membersign_in_link(settings: Settings, email: str, hours: int, as_json: bool
 
 @member.command("reset")
 @click.argument("email")
+@AS_JSON
 @click.pass_obj
-def member_reset(settings: Settings, email: str) -> None:
+def member_reset(settings: Settings, email: str, as_json: bool) -> None:
     """Remove all second factors of a user who lost them. Confirm their identity first. Prints a link that signs them in once."""
 
     async def work(customers: Customers) -> None:
-        click.echo(sign_in_link(settings, await people_of(customers).reset(address(email).lower(), timedelta(hours=1))))
+        wanted = address(email).lower()
+        link = sign_in_link(settings, await people_of(customers).reset(wanted, timedelta(hours=1)))
+        result(as_json, link, email=wanted, link=link)
 
     run(settings, work)
 
