@@ -128,7 +128,7 @@ def member_role(settings: Settings, email: str, role: str, account: str, as_json
 @click.option("--hours", type=click.IntRange(1, 24), default=24, show_default=True, help="How long the link can be used.")
 @AS_JSON
 @click.pass_obj
-def membersign_in_link(settings: Settings, email: str, hours: int, as_json: bool) -> None:
+def member_link(settings: Settings, email: str, hours: int, as_json: bool) -> None:
     """Print a link that signs a member in once, for example if they forgot their password. Earlier links end."""
 
     async def work(customers: Customers) -> None:
