@@ -1,6 +1,7 @@
 # `make run` starts mailsvc in development, `make test` runs the tests. Both need only Python 3.11 or newer.
 #   PYTHON=python3.12 make run     use this Python         VENV=/tmp/venv make test     use this virtual environment
 #   CONFIG=etc/mine.toml make run  use these settings      ARGS="-k dkim" make test     pass options to pytest
+#   WORKERS=4 make test            use 4 processes
 
 VENV   ?= .venv
 CONFIG ?= etc/development.toml
@@ -8,6 +9,7 @@ ARGS   ?=
 VERSION ?=
 PYTHON ?=
 MARKS  ?= contract
+WORKERS ?= 2
 BOUNCES ?=
 FULL   ?= hostile chaos million webhooks bench broadcasts tracking contacts
 
@@ -22,9 +24,9 @@ run: $(VENV)/.installed $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/twistd" --nodaemon --pidfile= mailsvc --config "$(CONFIG)"
 
 test: $(VENV)/.installed-test $(PACKAGES)
-	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m "not slow" $(ARGS)
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(ARGS)
 
-# Slow tests: killed processes, power cuts, wrong clocks and hostile inputs.
+# Slow tests: killed processes, power cuts, wrong clocks and hostile inputs. One after the other, because some of them measure times.
 test-slow: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m slow $(ARGS)
 
@@ -66,7 +68,7 @@ full: $(VENV)/.installed-test $(PACKAGES)
 
 # The part of `make test` to run on every supported Python. On every supported Postgres: MARKS="contract and postgres".
 ci-contract: $(VENV)/.installed-test $(PACKAGES)
-	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m "$(MARKS)" $(ARGS)
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile -m "$(MARKS)" $(ARGS)
 
 # Builds the wheel for servers into dist/.
 wheel: $(VENV)/.installed $(PACKAGES)

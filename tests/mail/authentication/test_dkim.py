@@ -206,7 +206,9 @@ def test_keys_are_generated_and_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "der"), [("rsa", ED_DER), ("ed25519", RSA_DER), ("rsa", b""), ("rsa", b"garbage"), ("ed25519", ED_DER[:-1])]
+    ("algorithm", "der"),
+    [("rsa", ED_DER), ("ed25519", RSA_DER), ("rsa", b""), ("rsa", b"garbage"), ("ed25519", ED_DER[:-1])],
+    ids=["Ed25519 as RSA", "RSA as Ed25519", "empty", "garbage", "cut off"],  # the keys are new ones in each process
 )
 def test_invalid_keys_are_refused(algorithm: dkim.Algorithm, der: bytes) -> None:
     with pytest.raises(DkimError):

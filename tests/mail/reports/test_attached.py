@@ -71,6 +71,7 @@ def test_a_bomb_is_not_decompressed() -> None:
         b"PK\x03\x04" + bytes([20, 0, 0, 0, 99, 0]) + bytes(40),  # an unknown method
         b"PK\x03\x04" + bytes([20, 0, 0, 0, 8, 0]) + bytes(16) + b"\xff\xff\xff\xff" + bytes(10),  # a name beyond its end
     ],
+    ids=["gzip cut off", "no gzip", "zip cut off", "encrypted", "unknown method", "name beyond its end"],
 )
 def test_damaged_archives_are_refused(data: bytes) -> None:
     with pytest.raises(UnreadableReport):
