@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from mailsvc.store.mail.search import Found
+from mailsvc.store.mail.search import ENGAGED, Found
 
 # event or status → label and tone
 STATUSES: dict[str, tuple[str, str]] = {
@@ -50,10 +50,15 @@ def status(name: str) -> tuple[str, str]:
 
 
 def summary(email: Found) -> tuple[str, str]:
-    """The result of an email, as label and tone: of several recipients, how many had which outcome, toned by the worst one."""
+    """The result of an email, as label and tone: of several recipients, how many had which outcome, toned by the worst one.
+
+    Opens and clicks are shown only if everybody got the email, so that they hide no problem.
+    """
     total, counts = len(email.recipients), email.outcomes
-    if not counts or counts == {next(iter(counts)): total}:
-        return status(next(iter(counts), email.last_event))
+    if not counts or (counts == {"email.delivered": total} and email.last_event in ENGAGED):
+        return status(email.last_event)
+    if counts == {next(iter(counts)): total}:
+        return status(next(iter(counts)))
     others = sorted(set(counts) - {"email.delivered"}, key=lambda name: (_TONES.index(status(name)[1]), -counts[name], name))
     parts = [f"{counts.get('email.delivered', 0)} of {total} delivered", *(f"{counts[name]} {status(name)[0].lower()}" for name in others)]
     return ", ".join(parts), status(others[0])[1] if others else "info"

@@ -52,6 +52,7 @@ SECURITY = f"{HOME}/settings/security"
 SWITCH = f"{HOME}/settings/show"  # to another account
 PASSKEYS = f"{HOME}/settings/passkeys"
 REAUTHENTICATE = f"{SIGN_IN}/again"
+FIRST = f"{SIGN_IN}/first"  # where somebody who signed in with a link chooses how to sign in from now on
 REAUTHENTICATION_LIFETIME = timedelta(minutes=15)  # after it, dangerous changes ask for a proof again
 NEVER = datetime.fromtimestamp(0, UTC)  # `proved_at` of a session whose user signed in through a provider that reports no sign-in time
 
@@ -403,6 +404,8 @@ async def _access_redirect(request: PageRequest, access: Access) -> bytes | None
         return request.redirect(f"{SIGN_IN}/code", next=_return_path(request))
     if access == "user":
         return None
+    if session.no_way_back and not request.path.startswith(PASSKEYS):
+        return request.redirect(FIRST)
     if session.role is None:
         accounts = await request.context.users.accounts(session.user_id)
         if not accounts:

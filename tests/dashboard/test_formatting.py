@@ -13,6 +13,18 @@ from mailsvc.store.mail.search import Found
 
 
 @pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ({"email.delivered": 2}, ("Opened", "good")),
+        ({"email.delivered": 1, "email.complained": 1}, ("1 of 2 delivered, 1 complained", "bad")),
+        ({"email.complained": 2}, ("Complained", "bad")),
+    ],
+)
+def test_an_open_hides_no_complaint(outcomes: Mapping[str, int], expected: tuple[str, str]) -> None:
+    assert summary(found(2, outcomes, "email.opened")) == expected
+
+
+@pytest.mark.parametrize(
     ("recipients", "outcomes", "expected"),
     [
         (1, {}, ("Bounced", "bad")),  # goes by the latest event
@@ -26,7 +38,10 @@ from mailsvc.store.mail.search import Found
     ],
 )
 def test_badge(recipients: int, outcomes: Mapping[str, int], expected: tuple[str, str]) -> None:
+    assert summary(found(recipients, outcomes, "email.bounced")) == expected
+
+
+def found(recipients: int, outcomes: Mapping[str, int], last_event: str) -> Found:
     addresses = tuple(f"r{n}@example.org" for n in range(recipients))
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    found = Found(uuid.uuid4(), moment, "api", "a@example.org", addresses, "Hello", 1, "email.bounced", uuid.uuid4(), None, outcomes)
-    assert summary(found) == expected
+    return Found(uuid.uuid4(), moment, "api", "a@example.org", addresses, "Hello", 1, last_event, uuid.uuid4(), None, outcomes)

@@ -10,7 +10,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.accounts.onboarding import People, Refused
-from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
+from mailsvc.dashboard.page import FIRST, REAUTHENTICATION_LIFETIME
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.postgres.errors import StoreError
@@ -341,16 +341,39 @@ async def test_the_operator_can_let_in_a_user_without_their_second_factor(pool: 
         await people.reset("nobody@example.com", timedelta(hours=1))
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest_twisted.ensureDeferred
-async def test_the_first_sign_in_asks_for_a_password_because_its_link_works_once(pool: Pool) -> None:
+async def test_the_first_sign_in_asks_for_a_password_before_anything_else_because_its_link_works_once(pool: Pool, late: bool) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()
     secret = await People(rig.assembly.users, rig.assembly.sessions).admit(account_id, "ben@example.com", "admin", timedelta(days=1))
     browser = rig.browser()
     await browser.get(f"/dashboard/sign-in/link?link={secret}")
-    location = (await browser.post("/dashboard/sign-in/link", {"link": secret})).location
-    assert location == "/dashboard/settings/security?done=first"
-    assert "Set a password or add a passkey now" in (await browser.get(location)).text
-    later = await browser.post("/dashboard/settings/security/password", {"password": "seven unrelated words here"})
-    assert later.location == "/dashboard/settings/security?done=password"
+    await browser.post("/dashboard/sign-in/link", {"link": secret})
+    if late:
+        rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+    for path in ("", "/emails", "/settings/security", "/settings/security/totp", "/sign-in/again"):
+        assert (await browser.get(f"/dashboard{path}")).location == FIRST, path
+    page = await browser.get(FIRST)
+    assert "Set password" in page.text and ("Add a passkey" in page.text) is not late
+    if not late:
+        assert (await browser.get("/dashboard/settings/passkeys/new")).status == 200
+    assert (await browser.post(FIRST, {"password": "password12"})).status == 422
+    assert (await browser.post(FIRST, {"password": "seven unrelated words here"})).location == "/dashboard"
+    assert (await browser.get("/dashboard")).status == 200
+    assert (await browser.post(FIRST, {"password": "another password of mine"})).location == "/dashboard"  # without effect
     assert (await rig.browser().sign_in("ben@example.com", "seven unrelated words here")).location == "/dashboard"
+    assert ("password changed", "first sign-in") in await rig.audit(account_id)
+
+
+@pytest_twisted.ensureDeferred
+async def test_reauthentication_offers_a_link_if_the_only_provider_does_not_say_when_they_signed_in(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    user = await rig.person("ben@example.com")
+    browser = await rig.inside("ben@example.com")
+    await pool.run("INSERT INTO identities (id, issuer, subject, user_id, provider, label, created_at) VALUES"
+                   " (gen_random_uuid(), 'https://github.com', '7', %s, 'github', 'ben', now())", (user.id,))  # fmt: skip
+    await pool.run("UPDATE users SET password = NULL WHERE id = %s", (user.id,))
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+    page = await browser.get("/dashboard/sign-in/again")
+    assert page.status == 200 and page.found('class="btn main-action wide" href="([^"]+)"') == "/dashboard/reset"

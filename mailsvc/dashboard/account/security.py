@@ -15,7 +15,6 @@ from mailsvc.dashboard.signin.second_factor import SecondFactor
 from mailsvc.store.people.users import User
 
 _DONE = {
-    "first": "You’re signed in. Set a password or add a passkey now: the link that you used works only once.",
     "password": "Password changed. You’ve been signed out of all other sessions.",
     "totp": "Authenticator app set up.",
     "codes": "New recovery codes generated. The old ones no longer work.",

@@ -6,8 +6,8 @@ import attrs
 
 from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import REAUTHENTICATE, SECURITY, SESSION, SIGN_IN, PageRequest, page, section_app
-from mailsvc.dashboard.safety import inside
+from mailsvc.dashboard.page import FIRST, REAUTHENTICATE, SESSION, SIGN_IN, PageRequest, page, section_app
+from mailsvc.dashboard.safety import HOME, inside
 from mailsvc.dashboard.signin.completion import Authentication, audit_entry
 from mailsvc.dashboard.signin.passkeys import PasskeySignIn
 from mailsvc.dashboard.signin.password import outdated
@@ -65,10 +65,32 @@ class SignIn:
         user = await self.context.users.named(found.email) if found else None
         if user is None:
             return request.render("signin/link.html", 410, found=None, link="")
-        known = user.password is not None or user.passkey or await self.context.identities.of(user.id)
-        # The link worked once: without a password or passkey there would be no way to come back.
-        next_ = "" if known else f"{SECURITY}?done=first"
-        return await self.authentication.sign_in(request, user, next_, proof="sign-in link")
+        return await self.authentication.sign_in(request, user, "", proof="sign-in link")
+
+    # The link worked once: without a password or a passkey there would be no way to come back.
+
+    @page(app, FIRST, access="user")
+    async def first(self, request: PageRequest) -> bytes:
+        return self._first(request, {}) if request.user_session.no_way_back else request.redirect(HOME)
+
+    @page(app, FIRST, "POST", access="user")
+    async def choose(self, request: PageRequest) -> bytes:
+        """Set the first password. The session alone proves who it is, however old it is: there is nothing else to ask for."""
+        if not request.user_session.no_way_back:
+            return request.redirect(HOME)
+        user, chosen = await person(self.context, request), request.form.get("password", "")
+        easy = await self.authentication.password_problem(str(user.id), chosen, user.email, user.name, request.user_session.account or "")
+        if easy is not None:
+            return self._first(request, {"password": easy})
+        hashed = await self.authentication.passwords.hash(chosen)
+        entries = [request.own_audit_entry("password changed", "first sign-in")]
+        await self.context.users.set_password(user.id, hashed, entries, keep=request.user_session.hash)
+        await self.authentication.send_notice(request, user.email, "password was set")
+        return request.redirect(HOME)
+
+    def _first(self, request: PageRequest, errors: dict[str, str]) -> bytes:
+        passkeys = self.context.relying_party is not None and request.reauthenticated
+        return request.render("signin/first.html", 422 if errors else 200, errors=errors, passkeys=passkeys)
 
     # Confirming the identity again
 
@@ -90,6 +112,8 @@ class SignIn:
         return request.redirect(next_)
 
     async def _again(self, request: PageRequest, next_: str, errors: dict[str, str], status: int = 200) -> bytes:
+        if request.user_session.no_way_back:
+            return request.redirect(FIRST)
         user = await person(self.context, request)
         identities = await self.context.identities.of(user.id)
         known = [self.context.providers[name] for name in sorted({one.provider for one in identities} & set(self.context.providers))]

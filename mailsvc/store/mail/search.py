@@ -1,7 +1,7 @@
 """Searching emails for the dashboard: filtered lists, newest first, that scan a bounded number of rows at a time.
 
-They use only the primary key, so that accepting mail maintains no further index. A page that is not full says how far it has searched,
-and the next one continues from there.
+They use only the primary key, so that accepting mail maintains no further index; an index of problems, which are rare, finds emails that
+bounced or were reported as spam. A page that is not full says how far it has searched, and the next one continues from there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import Columns
 
 MAX_SCANNED = 10_000  # emails scanned for one page
-MAX_SCANNED_FOR_STATUS = 4_000  # if the latest event of each must be read
+MAX_SCANNED_FOR_STATUS = 4_000  # if the events of each must be read
+PROBLEMS = ("email.bounced", "email.complained", "email.failed", "email.suppressed")  # in the index events_problems; all are final
+ENGAGED = ("email.opened", "email.clicked")
 
 
 @attrs.frozen
 class Filters:
     """Filters; None and "" match everything. `text`: part of a recipient or of the subject, or an ID.
 
-    `status`: the type of the latest event; of several recipients, of the latest event of any of them.
+    `status`: the type of the latest event of any recipient; or email.opened or email.clicked, if that has happened to the email.
     """
 
     text: str = ""
@@ -43,7 +45,7 @@ class Filters:
 
 @attrs.frozen
 class Found:
-    """An email in a list. `outcomes`: of several recipients, how many have each type as their latest event."""
+    """An email in a list. `outcomes`: how many recipients have each type as their latest event, opens and clicks aside."""
 
     email_id: UUID
     created_at: datetime
@@ -77,24 +79,33 @@ _OF_RECIPIENTS = """
       AND v.type NOT IN ('email.opened', 'email.clicked')
     ORDER BY v.recipient, v.event_id DESC
 """
-_OUTCOMES = f"""
-    CASE WHEN cardinality(e.recipients) > 1 THEN
-        (SELECT jsonb_object_agg(type, n) FROM (SELECT type, count(*) AS n FROM ({_OF_RECIPIENTS}) r GROUP BY type) c) END
-"""
-_HAS_STATUS = f"""(
-    CASE WHEN cardinality(e.recipients) > 1 AND EXISTS (SELECT FROM ({_OF_RECIPIENTS}) r) THEN %(status)s IN ({_OF_RECIPIENTS})
-    ELSE {LAST_EVENT} = %(status)s END
-)"""
+_OUTCOMES = f"(SELECT jsonb_object_agg(type, n) FROM (SELECT type, count(*) AS n FROM ({_OF_RECIPIENTS}) r GROUP BY type) c)"
+_IS_STATUS = f"coalesce((SELECT bool_or(r.type = %(status)s) FROM ({_OF_RECIPIENTS}) r), {LAST_EVENT} = %(status)s)"
+_HAS_EVENT = """coalesce((
+    SELECT true FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id AND v.type = %(status)s LIMIT 1
+), false)"""  # as EXISTS, it would be joined with all events
 
-# `looked` scans back along the primary key. The latest event is read for matches only, unless it is filtered by.
+_EMAIL = """e.account_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id, e.broadcast_id,
+           {hit} AS hit"""
+_WITHIN = """{0}.account_id = %(account)s AND (%(after)s::uuid IS NULL OR {0}.email_id < %(after)s)
+      AND (%(upper)s::uuid IS NULL OR {0}.email_id < %(upper)s) AND (%(lower)s::uuid IS NULL OR {0}.email_id >= %(lower)s)"""
+# Back along the primary key.
+_SCANNED = f"""
+    SELECT e.email_id, {_EMAIL} FROM emails e
+    WHERE {_WITHIN.format("e")}
+    ORDER BY e.email_id DESC LIMIT %(looked)s"""
+# Back along the index of problems. `problem` is in the text of the statement, so that the index can be used.
+_WITH_PROBLEM = f"""
+    SELECT p.email_id, {_EMAIL} FROM (
+        SELECT DISTINCT v.email_id FROM events v
+        WHERE {_WITHIN.format("v")} AND v.type = '{{problem}}'
+        ORDER BY v.email_id DESC LIMIT %(looked)s
+    ) p LEFT JOIN LATERAL (
+        SELECT * FROM emails WHERE account_id = %(account)s AND email_id = p.email_id OFFSET 0
+    ) e ON true"""
+# The outcomes are read for matches only, unless they are filtered by.
 _SEARCH = """
-WITH looked AS MATERIALIZED (
-    SELECT e.account_id, e.email_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id,
-           e.broadcast_id, {hit} AS hit
-    FROM emails e
-    WHERE e.account_id = %(account)s AND (%(after)s::uuid IS NULL OR e.email_id < %(after)s)
-      AND (%(upper)s::uuid IS NULL OR e.email_id < %(upper)s) AND (%(lower)s::uuid IS NULL OR e.email_id >= %(lower)s)
-    ORDER BY e.email_id DESC LIMIT %(looked)s
+WITH looked AS MATERIALIZED ({looked}
 ), edge AS (
     SELECT count(*) AS n, (array_agg(email_id ORDER BY email_id))[1] AS last_id, min(created_at) AS last_at FROM looked
 ), hits AS (
@@ -109,9 +120,11 @@ class Search:
         self._pool = pool
 
     async def emails(self, account_id: UUID, filters: Filters, limit: int, after: UUID | None = None) -> Page:
-        looked = limit + 1 if filters.empty else MAX_SCANNED_FOR_STATUS if filters.status else MAX_SCANNED
-        hits = ["true"]
-        named: dict[str, object] = {
+        problem = filters.status in PROBLEMS
+        alone = filters.empty or (problem and attrs.evolve(filters, status="", since=None, until=None).empty)
+        looked = limit + 1 if alone else MAX_SCANNED_FOR_STATUS if filters.status else MAX_SCANNED
+        hits, named = _conditions(filters)
+        named |= {
             "account": account_id,
             "after": after,
             "upper": uuid7_floor(filters.until) if filters.until else None,
@@ -119,32 +132,39 @@ class Search:
             "limit": limit + 1,
             "looked": looked,
         }
-        if filters.text:
-            hits.append(_TEXT)
-            named |= _text(filters.text)
-        if filters.domain_id is not None:
-            hits.append("e.domain_id = %(domain)s")
-            named["domain"] = filters.domain_id
-        if filters.key_id is not None:
-            hits.append("e.key_id = %(key)s")
-            named["key"] = filters.key_id
-        if filters.status:
-            hits.append(_HAS_STATUS)
-            named["status"] = filters.status
-        search = _SEARCH.format(hit=" AND ".join(hits), last=LAST_EVENT, outcomes=_OUTCOMES, columns=_FOUND)
+        found_by = (_WITH_PROBLEM if problem else _SCANNED).format(hit=" AND ".join(hits), problem=filters.status)
+        search = _SEARCH.format(looked=found_by, last=LAST_EVENT, outcomes=_OUTCOMES, columns=_FOUND)
         rows = await self._pool.rows(search, named)
         found = [_found(row[:-3]) for row in rows if row[0] is not None]
         count, last_id, last_at = rows[0][-3:]
         if len(found) > limit:
             return Page(tuple(found[:limit]), found[limit - 1].email_id)
-        if count < looked or filters.empty:
+        if count < looked or alone:
             return Page(tuple(found), None)
         return Page(tuple(found), last_id, last_at)
 
 
+def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
+    """What an email has to fulfill besides its time, and the parameters of it."""
+    hits, named = ["e.email_id IS NOT NULL"], dict[str, object]()
+    if filters.text:
+        hits.append(_TEXT)
+        named["text"] = filters.text.strip().lower()
+    if filters.domain_id is not None:
+        hits.append("e.domain_id = %(domain)s")
+        named["domain"] = filters.domain_id
+    if filters.key_id is not None:
+        hits.append("e.key_id = %(key)s")
+        named["key"] = filters.key_id
+    if filters.status and filters.status not in PROBLEMS:
+        hits.append(_HAS_EVENT if filters.status in ENGAGED else _IS_STATUS)
+        named["status"] = filters.status
+    return hits, named
+
+
 _TEXT = """(
-    e.email_id::text = %(exact)s OR strpos(lower(e.subject), %(plain)s) > 0
-    OR EXISTS (SELECT FROM unnest(e.recipients) AS r(address) WHERE strpos(lower(r.address), %(plain)s) > 0)
+    e.email_id::text = %(text)s OR strpos(lower(e.subject), %(text)s) > 0
+    OR EXISTS (SELECT FROM unnest(e.recipients) AS r(address) WHERE strpos(lower(r.address), %(text)s) > 0)
 )"""
 
 
@@ -152,8 +172,3 @@ def _found(row: Row) -> Found:
     values = _FOUND.read(row)
     values |= {"recipients": tuple(values["recipients"]), "last_event": values["last_event"] or "", "outcomes": values["outcomes"] or {}}
     return Found(**values)
-
-
-def _text(text: str) -> dict[str, object]:
-    plain = text.strip().lower()
-    return {"plain": plain, "exact": plain}

@@ -47,6 +47,8 @@ _SESSION = Columns.of(
     networks="a.dashboard_networks",
     single_sign_on="s.single_sign_on",
     must_use_provider=f"s.single_sign_on IS DISTINCT FROM m.account_id AND {AFFECTED}",
+    no_way_back=f"""s.single_sign_on IS NULL AND u.password IS NULL AND u.totp_at IS NULL AND NOT {PASSKEY.format("u")}
+        AND NOT EXISTS (SELECT FROM identities i WHERE i.user_id = u.id)""",
 )
 FIND = f"""
 SELECT {_SESSION}
@@ -102,6 +104,7 @@ class Session:
     networks: Sequence[str] | None  # from which the account's pages can be opened; empty: from any
     single_sign_on: UUID | None  # the account whose provider was used to sign in
     must_use_provider: bool  # another way was used, and the account shown requires its provider
+    no_way_back: bool  # a link, which works once, was used, and the user has no other way to sign in
 
     @property
     def lacks_second_factor(self) -> bool:

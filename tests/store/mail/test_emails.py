@@ -223,6 +223,43 @@ async def test_searches_go_by_recipients_so_that_a_later_delivery_hides_no_compl
         assert len((await search.emails(mail.account_id, Filters(status=f"email.{status}"), 5)).emails) == count, status
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_search_for_opened_emails_finds_those_with_several_recipients_and_an_open_hides_no_complaint(store: StoreRig) -> None:
+    mail = email("a@example.org", "b@example.org", lease=store.lease)
+    await store.accept(mail)
+    await store.settle(mail, Delivered("250 2.0.0 Ok"), Delivered("250 2.0.0 Ok"))
+    one = email(account=OTHER, lease=store.lease)
+    await store.accept(one)
+    await store.settle(one, Delivered("250 2.0.0 Ok"))
+    await write_events(store, one, "email.complained", 0)
+    for opened in (mail, one):
+        await write_events(store, opened, "email.opened")
+        await write_events(store, opened, "email.clicked")
+        for status in ("opened", "clicked"):
+            search = Search(store.pool).emails(opened.account_id, Filters(status=f"email.{status}"), 5)
+            assert [found.email_id for found in (await search).emails] == [opened.email_id], status
+    [found] = (await Search(store.pool).emails(OTHER, Filters(status="email.complained"), 5)).emails
+    assert (found.last_event, found.outcomes) == ("email.clicked", {"email.complained": 1})
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_search_for_complaints_finds_old_ones_by_their_index(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many emails were sent since."""
+    monkeypatch.setattr("mailsvc.store.mail.search.MAX_SCANNED_FOR_STATUS", 3)
+    mails = [email(f"{n}@example.org", subject=f"Number {n}") for n in range(8)]
+    await store.accept(*mails)
+    for mail in (mails[0], mails[1], mails[4]):
+        await write_events(store, mail, "email.complained", 0)
+        await write_events(store, mail, "email.opened")
+    search = Search(store.pool)
+    first = await search.emails(ACCOUNT, Filters(status="email.complained"), 2)
+    assert [found.subject for found in first.emails] == ["Number 4", "Number 1"] and first.looked_until is None
+    second = await search.emails(ACCOUNT, Filters(status="email.complained"), 2, first.after)
+    assert ([found.subject for found in second.emails], second.after) == (["Number 0"], None)
+    named = await search.emails(ACCOUNT, Filters(status="email.complained", text="0@example.org"), 2)
+    assert [found.subject for found in named.emails] == ["Number 0"] and named.looked_until is not None
+
+
 async def shown_as(store: StoreRig, mail: NewEmail) -> str:
     """The same in a single read, in lists and in searches."""
     one = await store.emails.get(mail.account_id, mail.email_id)
