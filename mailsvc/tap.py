@@ -258,7 +258,10 @@ class Daemon:
 
     def start_ledger(self) -> None:
         """Numbers and counts committed events."""
-        ledger = Ledger(EventLedger(self.pool, lambda: self.notifications.notify("webhooks")), self.notifications, self.reactor)
+        sender = self.settings.sender
+        own_domain = "" if sender is None else parse_mailbox(sender).domain
+        events = EventLedger(self.pool, lambda: self.notifications.notify("webhooks"), own_domain)
+        ledger = Ledger(events, self.notifications, self.reactor)
         ledger.startService()
         self.opened.add("event ledger", awaited(ledger.stopService))
 

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mailsvc.domains import names
 from mailsvc.store.mail.search import ENGAGED, Found
 
 # event or status → label and tone
@@ -103,9 +104,18 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
+def in_unicode(text: str) -> str:
+    """A domain, an address or a mailbox ("Name <address>") with its domain in Unicode."""
+    if "xn--" not in text:
+        return text
+    local, at, domain = text.rpartition("@")
+    name = domain.removesuffix(">")
+    return f"{local}{at}{names.shown(name)}{domain[len(name):]}"
+
+
 def address(text: str) -> Markup:
     """An email address that may wrap after its @."""
-    local, at, domain = text.rpartition("@")
+    local, at, domain = in_unicode(text).rpartition("@")
     return Markup("{}{}<wbr>{}").format(local, at, domain)
 
 
@@ -133,7 +143,7 @@ def environment(**shared: Any) -> Environment:
     )
     environment.filters |= {
         "stamp": stamp, "clock": clock, "size": size, "duration": duration, "number": number, "browser": browser, "span": span,
-        "address": address,
+        "address": address, "in_unicode": in_unicode,
     }  # fmt: skip
     environment.globals |= {"ago": ago, "status_of": status, "summary_of": summary, **shared}
     return environment

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import urlencode
 
 import attrs
 
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.domains import names
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.events.suppressions import Suppressions as Stored
 
@@ -35,12 +37,15 @@ class SuppressionPages:
         origin, sought = request.query("origin"), request.query("q")
         origin = origin if origin in ORIGINS else ""
         after = request.uuid(request.query("after")) if request.query("after") else None
-        if sought:
-            one = await self.stored.named(request.account_id, sought)
-            found, more = ([one] if one else []), False
+        text, last = names.ascii_domain(sought[:320]), None
+        if text:
+            found, last = await self.stored.search(request.account_id, text, PAGE, after, origin or None)
+            erased = None if found or after else await self.stored.named(request.account_id, text)
+            found = [erased] if erased else found
         else:
             found, more = await self.stored.list(request.account_id, PAGE, after, None, origin or None)
-        older = f"{SUPPRESSIONS}?origin={origin}&after={found[-1].id}" if more else None
+            last = found[-1].id if more else None
+        older = f"{SUPPRESSIONS}?{urlencode({'q': sought, 'origin': origin, 'after': str(last)})}" if last else None
         shown: dict[str, object] = {"errors": {}, "typed": ""}
         return request.render(
             "suppressions.html", status, found=found, older=older, first=after is None, origin=origin, origins=ORIGINS, q=sought,

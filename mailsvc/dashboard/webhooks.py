@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,24 +13,35 @@ import attrs
 import orjson
 
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
+from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.events import payload
 from mailsvc.net.urls import BadUrl, Target
 from mailsvc.store.events.webhook_log import Message, WebhookLog
 from mailsvc.store.events.webhooks import Webhook
 from mailsvc.store.events.webhooks import Webhooks as Stored
+from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.mail.search import ENGAGED
 
 WEBHOOKS = f"{HOME}/webhooks"
 SECRET = 32  # bytes
 PAGE = 50
 OFFERED = payload.SENT  # the API accepts more types, for compatibility with other services
+# Events about tracking are chosen deliberately: there are many, and they are about what people do.
+PRESELECTED = [kind for kind in OFFERED if kind.startswith("email.") and kind not in ENGAGED]
 _DONE = {
     "changed": "Settings saved.",
+    "enabled": "Endpoint enabled.",
     "deleted": "Endpoint deleted.",
     "test": "Test event queued. This page updates automatically.",
     "again": "Event queued for resending. This page updates automatically.",
+    "replayed": "Failed events queued for resending. This page updates automatically.",
+    "none": "No event failed in this time.",
 }
+
+
+REPLAYED = {"1": "the last hour", "24": "the last 24 hours", "72": "the last 3 days", "168": "the last 7 days"}  # hours
+MISSED = timedelta(days=3)  # how far back an endpoint that is enabled again is sent what it missed
 
 
 @attrs.define(eq=False)
@@ -51,7 +63,7 @@ class WebhookPages:
     async def _listed(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
         found, _ = await self.stored.list(request.account_id, 1000)
         shown: dict[str, object] = {"errors": {}, "url": "", "done": _DONE.get(request.query("done"), "")}
-        chosen = [kind for kind in OFFERED if request.form.get(f"on:{kind}")] or [kind for kind in OFFERED if kind.startswith("email.")]
+        chosen = [kind for kind in OFFERED if request.form.get(f"on:{kind}")] or PRESELECTED
         return request.render("webhooks/list.html", status, webhooks=found, offered=OFFERED, chosen=chosen, **shown | values)
 
     @page(app, WEBHOOKS, "POST")
@@ -85,6 +97,7 @@ class WebhookPages:
             older=f"{WEBHOOKS}/{webhook.id}?after={messages[-1].event_id}" if more else None,
             first=after is None,
             offered=OFFERED,
+            replayed=REPLAYED,
             live=any(message.status in ("pending", "attempting") for message in messages),
             done=_DONE.get(request.query("done"), ""),
             **typed | values,
@@ -119,6 +132,31 @@ class WebhookPages:
         )
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="test")
+
+    @page(app, f"{WEBHOOKS}/<text>/enable", "POST")
+    async def enable(self, request: PageRequest, text: str) -> bytes:
+        """Enable an endpoint, and send it what failed and what happened while it was disabled."""
+        webhook, _ = await self._webhook(request, text)
+        now = self.context.now()
+        last = await self.log.last(webhook)
+        entry = request.audit_entry("webhook enabled", f"{webhook.url}, with a replay")
+        await self.stored.change(request.account_id, webhook.id, status="enabled", lines=[entry])
+        await self.log.replay_range(request.account_id, webhook.id, webhook.failing_since or now - MISSED, now, True, now)
+        await self.log.send_missed(webhook, max(last, uuid7_floor(now - MISSED)), now)
+        self.wake_sender()
+        return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="enabled")
+
+    @page(app, f"{WEBHOOKS}/<text>/replay", "POST")
+    async def replay_failed(self, request: PageRequest, text: str) -> bytes:
+        webhook, _ = await self._webhook(request, text)
+        hours, now = request.field("hours"), self.context.now()
+        if hours not in REPLAYED:
+            raise PageError(422, "Unknown period", "Choose from the list how far back events are sent again.")
+        entry = request.audit_entry("webhook events resent", f"failed in {REPLAYED[hours]} to {webhook.url}")
+        since = now - timedelta(hours=int(hours))
+        count = await self.log.replay_range(request.account_id, webhook.id, since, now, True, now, [entry])
+        self.wake_sender()
+        return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="replayed" if count else "none")
 
     @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
     async def delete(self, request: PageRequest, text: str) -> bytes:

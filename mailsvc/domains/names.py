@@ -97,6 +97,15 @@ def shown(name: str) -> str:
     return ".".join(_unicode(label) for label in name.split("."))
 
 
+def ascii_domain(text: str) -> str:
+    """A text that people search for: the domain of an address in it as it is stored, with A-labels."""
+    local, at, domain = text.rpartition("@")
+    try:
+        return text if domain.isascii() else local + at + _ascii(domain.lower())
+    except NotADomain:
+        return text
+
+
 def look_alike(name: str) -> str | None:
     """A warning if the name can be mistaken for another one."""
     for label in shown(name).split("."):

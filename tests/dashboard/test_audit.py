@@ -89,6 +89,10 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/webhooks/<text>/test", "webhook tested", {}, webhook)
     [message] = (await WebhookLog(pool).list(account_id, webhook, 9))[0]
     await sent("/webhooks/<text>/events/<event>/replay", "webhook event resent", {}, webhook, message.event_id)
+    await pool.run("DELETE FROM webhook_outbox")
+    rig.clock.advance(1)
+    await sent("/webhooks/<text>/replay", "webhook events resent", {"hours": "24"}, webhook)
+    await sent("/webhooks/<text>/enable", "webhook enabled", {}, webhook)
     await sent("/webhooks/<text>/change", "webhook changed", {"url": "https://new.example/", "on:email.sent": "1"}, webhook)
     await sent("/webhooks/<text>/delete", "webhook deleted", {}, webhook)
 

@@ -40,3 +40,18 @@ async def test_a_box_that_is_not_ticked_turns_required_tls_off(pool: Pool) -> No
         await ann.post(f"/dashboard/domains/{domain.id}/change", form)
         changed = await rig.assembly.domains.called(domain.name)
         assert changed is not None and changed.tls == tls
+
+
+@pytest_twisted.ensureDeferred
+async def test_pages_show_domains_in_unicode(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "xn--bcher-kva.example", "us-east-1", [])
+    await rig.assembly.domains.trust(account, domain.name)
+    email = await rig.mail(account, domain.name)
+    ann = await rig.inside("ann@example.com")
+    await ann.get("/dashboard/suppressions")
+    await ann.post("/dashboard/suppressions", {"emails": "bob@xn--bcher-kva.example"})
+    for path in ("", "/emails", f"/emails/{email}", "/domains", "/keys", "/metrics", "/suppressions?q=b%C3%BCcher"):
+        assert "bücher.example" in (await ann.get(f"/dashboard{path}")).text.replace("<wbr>", ""), path

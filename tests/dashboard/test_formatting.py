@@ -1,4 +1,4 @@
-"""The words for an email with several recipients."""
+"""The words for an email with several recipients; domains in Unicode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mailsvc.dashboard.formatting import summary
+from mailsvc.dashboard.formatting import in_unicode, summary
 from mailsvc.store.mail.search import Found
 
 
@@ -45,3 +45,17 @@ def found(recipients: int, outcomes: Mapping[str, int], last_event: str) -> Foun
     addresses = tuple(f"r{n}@example.org" for n in range(recipients))
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     return Found(uuid.uuid4(), moment, "api", "a@example.org", addresses, "Hello", 1, last_event, uuid.uuid4(), None, outcomes)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("xn--bcher-kva.example", "bücher.example"),
+        ("ann@xn--bcher-kva.example", "ann@bücher.example"),
+        ("Ann <ann@mail.xn--bcher-kva.example>", "Ann <ann@mail.bücher.example>"),
+        ("xn--bcher-kva@example.com", "xn--bcher-kva@example.com"),  # not a domain
+        ("ann@xn--.example", "ann@xn--.example"),  # not valid
+    ],
+)
+def test_domains_are_shown_in_unicode(text: str, expected: str) -> None:
+    assert in_unicode(text) == expected

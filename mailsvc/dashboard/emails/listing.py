@@ -11,11 +11,12 @@ import attrs
 
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
-from mailsvc.dashboard.formatting import status
+from mailsvc.dashboard.formatting import in_unicode, status
 from mailsvc.dashboard.page import PageRequest, page, section_app
+from mailsvc.domains import names
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.mail.emails import Emails as Stored
-from mailsvc.store.mail.search import Filters, Search
+from mailsvc.store.mail.search import SERVICE, Filters, Search
 from mailsvc.store.people.api_keys import Keys, KeyView
 
 PAGE = 50
@@ -79,7 +80,7 @@ class EmailList:
         given = {name: request.query(name)[:200] for name in ("q", "status", "days", "domain", "key")}
         domain, key = request.selected("domain", domains, "domain"), request.selected("key", keys, "API key")
         filters = Filters(
-            text=given["q"],
+            text=names.ascii_domain(given["q"]),
             status=f"email.{given['status']}" if given["status"] in STATUSES else "",
             since=self.context.now() - timedelta(days=int(given["days"])) if given["days"] in SPANS else None,
             domain_id=domain.id if domain else None,
@@ -89,16 +90,17 @@ class EmailList:
             "q": ("Text", given["q"]),
             "status": ("Status", status(given["status"])[0] if filters.status else ""),
             "days": ("Time", SPANS.get(given["days"], "")),
-            "domain": ("Domain", domain.name if domain else ""),
+            "domain": ("Domain", in_unicode(domain.name) if domain else ""),
             "key": ("API key", key.name if key else ""),
         }
         params = {name: given[name] for name, (_, value) in labels.items() if value}
         return Selection(filters, params, [labels[name] for name in params], domains, keys)
 
     async def _named(self, request: PageRequest, text: str) -> UUID | None:
-        """The email whose full ID was searched for."""
+        """The email whose full ID was searched for, or the Message-ID that it got from us, which begins with its ID."""
         try:
-            email_id = UUID(text)
+            email_id = UUID(text.strip("<>").partition("@")[0])
         except ValueError:
             return None
-        return email_id if await self.stored.get(request.account_id, email_id) else None
+        found = await self.stored.get(request.account_id, email_id)
+        return email_id if found is not None and found.source not in SERVICE else None

@@ -13,6 +13,7 @@ import attrs
 
 from mailsvc.store.mail import idempotency
 from mailsvc.store.mail.inserts import SHARDS
+from mailsvc.store.mail.search import SERVICE
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.queue.claims_sql import ONCE
@@ -34,9 +35,9 @@ FROM generate_series(0, {SHARDS - 1}) AS shard WHERE pg_try_advisory_xact_lock({
 # Only part of an email's history: these types are not public.
 INTERNAL = "ARRAY['email.queued', 'email.canceled']"
 
-_NUMBER = statement("mailsvc.store.events", "number", internal=INTERNAL)
+_NUMBER = statement("mailsvc.store.events", "number", internal=INTERNAL, service=SERVICE)
 # Separate from the statement that locks, so that it sees what the previous holders of the locks committed.
-NUMBER = Prepared("number", ("bigint",), _NUMBER, FREE_SHARDS)
+NUMBER = Prepared("number", ("bigint", "text"), _NUMBER, FREE_SHARDS)
 
 LAG = "SELECT count(*), min(at) FROM (SELECT at FROM fresh_events LIMIT %s) AS f"
 
@@ -50,15 +51,16 @@ class Lag:
 
 
 class EventLedger:
-    """`outgoing` is called after each commit that filled the webhook outbox."""
+    """`outgoing` is called after each commit that filled the webhook outbox. `own_domain`: of the service's own emails."""
 
-    def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None, own_domain: str = "") -> None:
         self._pool = pool
+        self._own_domain = own_domain
         self._outgoing = outgoing
 
     async def number(self, limit: int) -> int:
         """Number at most `limit` events of free shards. Returns how many."""
-        [(count, outgoing)] = await self._pool.rows(NUMBER, (limit,))
+        [(count, outgoing)] = await self._pool.rows(NUMBER, (limit, self._own_domain))
         if outgoing:
             self._outgoing()
         return int(count)

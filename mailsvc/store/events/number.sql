@@ -1,3 +1,4 @@
+-- The service's own emails, such as password resets, are not counted for the account that has the domain $2, from which they are sent.
 -- IDs grow with time: within a batch, numbers follow the time of events, across batches the order of commits.
 WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
@@ -18,7 +19,11 @@ WITH taken AS MATERIALIZED (
     FROM public t JOIN grown g USING (account_id)
 ), counted AS (
     INSERT INTO rollups AS r (account_id, hour, domain_id, type, count)
-    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, kind, sum(weight) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, kind, sum(weight) FROM taken t
+    WHERE NOT (t.domain_id = ANY (ARRAY(SELECT id FROM domains WHERE name = $2)) AND coalesce((
+        SELECT source FROM emails WHERE account_id = t.account_id AND email_id = t.email_id
+    ) IN {service}, false))
+    GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
     ON CONFLICT (account_id, hour, domain_id, type) DO UPDATE SET count = r.count + excluded.count
 ), personal AS MATERIALIZED (
     SELECT t.account_id, e.broadcast_id, e.contact_id, t.type, t.kind, t.weight, t.at

@@ -51,6 +51,14 @@ _ERASED = "WHERE account_id = %s AND hash = ANY (%s::bytea[])"
 ERASED = f"SELECT id, origin, created_at FROM erased_suppressions {_ERASED} LIMIT 1"
 REMOVE_ERASED = f"DELETE FROM erased_suppressions {_ERASED} RETURNING id, origin, created_at"
 NEWER = f"{_LIST} AND id > %(before)s ORDER BY id LIMIT %(limit)s"
+SCANNED = 50_000  # suppressions that one search looks at
+SEARCH = f"""
+WITH looked AS MATERIALIZED (
+    {_LIST} AND (%(after)s IS NULL OR id < %(after)s) ORDER BY id DESC LIMIT {SCANNED}
+), edge AS (SELECT count(*) AS n, (array_agg(id ORDER BY id))[1] AS last_id FROM looked),
+hits AS (SELECT * FROM looked WHERE strpos(lower(email), %(text)s) > 0 ORDER BY id DESC LIMIT %(limit)s)
+SELECT {COLUMNS}, n, last_id FROM edge LEFT JOIN hits ON true ORDER BY id DESC
+"""
 
 
 @attrs.frozen
@@ -138,6 +146,18 @@ class Suppressions:
         rows = await self._pool.rows(OLDER if before is None else NEWER, named)
         page = [_suppression(row) for row in rows[:limit]]
         return (page[::-1] if before is not None else page), len(rows) > limit
+
+    async def search(
+        self, account_id: UUID, text: str, limit: int, after: UUID | None = None, origin: str | None = None
+    ) -> tuple[list[Suppression], UUID | None]:
+        """Those with this text in their address, newest first, and where to continue, if there is more to look at."""
+        named = {"account_id": account_id, "after": after, "origin": origin, "limit": limit + 1, "text": text.lower()}
+        rows = await self._pool.rows(SEARCH, named)
+        found = [_suppression(row[:-2]) for row in rows if row[0] is not None]
+        count, last_id = rows[0][-2:]
+        if len(found) > limit:
+            return found[:limit], found[limit - 1].id
+        return found, last_id if count == SCANNED else None
 
     def _now(self) -> datetime:
         return utc(self._clock)

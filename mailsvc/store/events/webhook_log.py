@@ -11,6 +11,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.events.event_log import FACT, Fact, fact
+from mailsvc.store.events.webhooks import Webhook
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
@@ -72,6 +73,26 @@ WITH made AS (
 )
 INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)
 SELECT webhook_id, event_id, account_id, email_id, created_at FROM made
+"""
+# Events that happened while the endpoint was disabled have no messages: one batch of them, newest first.
+LAST = """
+SELECT event_id FROM webhook_messages WHERE account_id = %s AND webhook_id = %s AND payload IS NULL ORDER BY event_id DESC LIMIT 1
+"""
+MISSED = """
+WITH looked AS MATERIALIZED (
+    SELECT sequence, email_id, event_id FROM event_log
+    WHERE account_id = %(account_id)s AND (%(below)s::bigint IS NULL OR sequence < %(below)s) ORDER BY sequence DESC LIMIT %(limit)s
+), told AS (
+    INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at)
+    SELECT e.account_id, w.id, e.event_id, e.email_id, e.type, e.at
+    FROM looked l JOIN events e ON e.account_id = %(account_id)s AND e.email_id = l.email_id AND e.event_id = l.event_id
+    JOIN webhooks w ON w.account_id = e.account_id AND w.id = %(webhook_id)s AND e.type = ANY (w.events)
+    WHERE l.event_id > %(after)s ON CONFLICT DO NOTHING RETURNING webhook_id, event_id, account_id, email_id
+), outgoing AS (
+    INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)
+    SELECT webhook_id, event_id, account_id, email_id, %(now)s FROM told ON CONFLICT DO NOTHING
+)
+SELECT (SELECT count(*) FROM told), min(sequence), coalesce(bool_or(event_id > %(after)s), false) FROM looked
 """
 BATCH = 1000
 FIRST = UUID(int=0)
@@ -141,6 +162,21 @@ class WebhookLog:
             if len(found) < BATCH:
                 return count
             named["start"] = found[-1]
+
+    async def last(self, webhook: Webhook) -> UUID:
+        """The newest event that the endpoint was told of, or is to be; its own ID, which is as old as it is, if there is none."""
+        rows = await self._pool.rows(LAST, (webhook.account_id, webhook.id))
+        return rows[0][0] if rows else webhook.id
+
+    async def send_missed(self, webhook: Webhook, after: UUID, now: datetime) -> int:
+        """Send the events after this one that the endpoint was not told of because it was disabled. Returns how many."""
+        named: dict[str, object] = {"account_id": webhook.account_id, "webhook_id": webhook.id, "after": after, "now": now}
+        named |= {"limit": BATCH, "below": None}
+        count, more = 0, True
+        while more:
+            [(sent, named["below"], more)] = await self._pool.rows(MISSED, named)
+            count += sent
+        return count
 
     async def test(
         self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()

@@ -21,12 +21,13 @@ from mailsvc.store.sql import Columns
 MAX_SCANNED = 10_000  # emails scanned for one page
 MAX_SCANNED_FOR_STATUS = 4_000  # if the events of each must be read
 PROBLEMS = ("email.bounced", "email.complained", "email.failed", "email.suppressed")  # in the index events_problems; all are final
+SERVICE = ("system", "dashboard")  # sources of the service's own emails, such as password resets; they are the business of nobody here
 ENGAGED = ("email.opened", "email.clicked")
 
 
 @attrs.frozen
 class Filters:
-    """Filters; None and "" match everything. `text`: part of a recipient or of the subject, or an ID.
+    """Filters; None and "" match everything. `text`: part of a recipient, the subject or a tag (name:value), or a whole ID or Message-ID.
 
     `status`: the type of the latest event of any recipient; or email.opened or email.clicked, if that has happened to the email.
     """
@@ -86,13 +87,13 @@ _HAS_EVENT = """coalesce((
 ), false)"""  # as EXISTS, it would be joined with all events
 
 _EMAIL = """e.account_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id, e.broadcast_id,
-           {hit} AS hit"""
+    {hit} AS hit"""
 _WITHIN = """{0}.account_id = %(account)s AND (%(after)s::uuid IS NULL OR {0}.email_id < %(after)s)
       AND (%(upper)s::uuid IS NULL OR {0}.email_id < %(upper)s) AND (%(lower)s::uuid IS NULL OR {0}.email_id >= %(lower)s)"""
 # Back along the primary key.
 _SCANNED = f"""
     SELECT e.email_id, {_EMAIL} FROM emails e
-    WHERE {_WITHIN.format("e")}
+    WHERE {_WITHIN.format("e")} AND {{customers}}
     ORDER BY e.email_id DESC LIMIT %(looked)s"""
 # Back along the index of problems. `problem` is in the text of the statement, so that the index can be used.
 _WITH_PROBLEM = f"""
@@ -132,24 +133,25 @@ class Search:
             "limit": limit + 1,
             "looked": looked,
         }
-        found_by = (_WITH_PROBLEM if problem else _SCANNED).format(hit=" AND ".join(hits), problem=filters.status)
+        found_by = (_WITH_PROBLEM if problem else _SCANNED).format(hit=" AND ".join(hits), problem=filters.status, customers=_CUSTOMERS)
         search = _SEARCH.format(looked=found_by, last=LAST_EVENT, outcomes=_OUTCOMES, columns=_FOUND)
         rows = await self._pool.rows(search, named)
         found = [_found(row[:-3]) for row in rows if row[0] is not None]
         count, last_id, last_at = rows[0][-3:]
         if len(found) > limit:
             return Page(tuple(found[:limit]), found[limit - 1].email_id)
-        if count < looked or alone:
+        if count < looked:
             return Page(tuple(found), None)
         return Page(tuple(found), last_id, last_at)
 
 
 def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
     """What an email has to fulfill besides its time, and the parameters of it."""
-    hits, named = ["e.email_id IS NOT NULL"], dict[str, object]()
+    hits, named = [f"e.email_id IS NOT NULL AND {_CUSTOMERS}"], dict[str, object]()
     if filters.text:
         hits.append(_TEXT)
-        named["text"] = filters.text.strip().lower()
+        text = filters.text.strip().lower()
+        named |= {"text": text, "tag": text.replace(": ", ":"), "message_id": f"<{text.strip('<>')}>"}
     if filters.domain_id is not None:
         hits.append("e.domain_id = %(domain)s")
         named["domain"] = filters.domain_id
@@ -162,9 +164,13 @@ def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
     return hits, named
 
 
+_CUSTOMERS = f"e.source NOT IN {SERVICE}"
 _TEXT = """(
-    e.email_id::text = %(text)s OR strpos(lower(e.subject), %(text)s) > 0
+    e.email_id::text = %(text)s OR lower(e.message_id) = %(message_id)s OR strpos(lower(e.subject), %(text)s) > 0
     OR EXISTS (SELECT FROM unnest(e.recipients) AS r(address) WHERE strpos(lower(r.address), %(text)s) > 0)
+    OR EXISTS (
+        SELECT FROM jsonb_array_elements(e.tags) AS t(tag) WHERE strpos(lower((tag ->> 'name') || ':' || (tag ->> 'value')), %(tag)s) > 0
+    )
 )"""
 
 

@@ -61,6 +61,19 @@ async def test_events_without_an_email_are_numbered_among_the_others(store: Stor
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_services_own_emails_are_not_counted(store: StoreRig) -> None:
+    await store.pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Acme', %s) ON CONFLICT DO NOTHING", (ACCOUNT, NOW))
+    sql = "INSERT INTO domains (id, account_id, name, region, status, created_at) VALUES (%s, %s, 'acme.example', 'r1', 'verified', %s)"
+    await store.pool.run(sql, (DOMAIN, ACCOUNT, NOW))
+    reset, sent = email(source="dashboard", lease=store.lease), email()
+    await store.accept(reset, sent)
+    await store.settle(reset, Delivered("250"))
+    assert await EventLedger(store.pool, own_domain="acme.example").number(100) == 3
+    assert await store.pool.rows("SELECT type, count FROM rollups") == [("email.sent", 1)]
+    assert await sequences(store) == {ACCOUNT: [1, 2, 3]}
+
+
+@pytest_twisted.ensureDeferred
 async def test_two_ledgers_at_once_leave_no_gap(store: StoreRig) -> None:
     accounts = [uuid7(NOW.timestamp()) for _ in range(20)]
     assert len({shard(account) for account in accounts}) > 1

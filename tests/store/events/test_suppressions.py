@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.store.events.async_bounces import AsyncBounces, Complained, Report
-from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.events.suppressions import SCANNED, SEARCH, Suppressions
 from mailsvc.store.mail.accept import Accepted, NewRecipient
 from mailsvc.store.mail.inserts import INSERT_EMAILS, documents
 from mailsvc.store.postgres.pool import Transaction
@@ -168,3 +169,20 @@ async def test_a_long_list_is_not_read_to_accept(store: StoreRig) -> None:
 
     scans = [node for node in nodes(await store.pool.transact(explained)) if node.get("Relation Name") == "suppressions"]
     assert [node["Node Type"] for node in scans] == ["Index Scan"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_search_goes_by_part_of_the_address_in_bounded_steps(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mailsvc.store.events.suppressions.SEARCH", SEARCH.replace(f"LIMIT {SCANNED}", "LIMIT 4"))
+    monkeypatch.setattr("mailsvc.store.events.suppressions.SCANNED", 4)
+    stored = listed(store)
+    await stored.add(ACCOUNT, ["Old@Shop.example"])
+    await stored.add(ACCOUNT, [f"{n}@example.org" for n in range(3)])
+    await stored.add(ACCOUNT, ["new@shop.example"])
+    await stored.add(OTHER, ["foreign@shop.example"])
+    found, after = await stored.search(ACCOUNT, "SHOP.ex", 5)
+    assert [one.email for one in found] == ["new@shop.example"] and after is not None
+    found, after = await stored.search(ACCOUNT, "SHOP.ex", 5, after)
+    assert ([one.email for one in found], after) == (["Old@Shop.example"], None)
+    found, after = await stored.search(ACCOUNT, "example.org", 2)
+    assert len(found) == 2 and found[-1].id == after

@@ -260,6 +260,31 @@ async def test_a_search_for_complaints_finds_old_ones_by_their_index(store: Stor
     assert [found.subject for found in named.emails] == ["Number 0"] and named.looked_until is not None
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_search_goes_by_part_of_a_tag_and_by_message_id(store: StoreRig) -> None:
+    tagged = email("a@example.org", tags=(("campaign", "Spring_Sale"), ("team", "shop")))
+    named = email("b@example.org", message_id="<Order-7@shop.example>")
+    await store.accept(tagged, named)
+    search = Search(store.pool)
+    for text, expected in {
+        "sale": tagged, "campaign: spring": tagged, "team:shop": tagged, "order-7@shop.example": named, "<Order-7@shop.example>": named,
+        "team:spring": None, "7@shop.example": None,
+    }.items():  # fmt: skip
+        found = (await search.emails(ACCOUNT, Filters(text=text), 5)).emails
+        assert [one.email_id for one in found] == ([expected.email_id] if expected else []), text
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_services_own_emails_are_in_no_list_and_do_not_end_it(store: StoreRig) -> None:
+    own, sent = email("reset@example.org", source="dashboard"), email("a@example.org")
+    await store.accept(own, sent, *(email(f"{n}@example.org", source="system") for n in range(4)))
+    await write_events(store, own, "email.bounced", 0)
+    for filters in (Filters(), Filters(text="example.org"), Filters(status="email.sent")):
+        page = await Search(store.pool).emails(ACCOUNT, filters, 2)
+        assert ([one.email_id for one in page.emails], page.after) == ([sent.email_id], None), filters
+    assert (await Search(store.pool).emails(ACCOUNT, Filters(status="email.bounced"), 2)).emails == ()
+
+
 async def shown_as(store: StoreRig, mail: NewEmail) -> str:
     """The same in a single read, in lists and in searches."""
     one = await store.emails.get(mail.account_id, mail.email_id)

@@ -1,0 +1,73 @@
+"""The pages of webhooks: what is selected at first, and a disabled endpoint."""
+
+from __future__ import annotations
+
+import pytest_twisted
+
+from mailsvc.store.events.ledger import EventLedger
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.postgres.pool import Pool
+from tests.dashboard.fixtures import DashboardRig
+
+WEBHOOKS = "/dashboard/webhooks"
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_event_about_tracking_is_selected_at_first(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person("ann@example.com")
+    page = await (await rig.inside("ann@example.com")).get(WEBHOOKS)
+    for kind, selected in {"email.bounced": True, "email.opened": False, "email.clicked": False, "domain.created": False}.items():
+        assert (f'name="on:{kind}" value="1" checked' in page.text) is selected, kind
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_disabled_endpoint_says_why_and_is_sent_what_failed_and_what_it_missed(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    domain = await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    await rig.assembly.domains.trust(account_id, domain.name)
+    ledger, log = EventLedger(pool), WebhookLog(pool)
+    webhook = await rig.assembly.webhooks.add(account_id, "https://shop.example/hook", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    rig.clock.advance(1)
+    failed = await rig.mail(account_id, domain.name)
+    await ledger.number(100)
+    await pool.run("DELETE FROM webhook_outbox")
+    await pool.run("UPDATE webhook_messages SET status = 'failed'")
+    why = "The endpoint responded with 410 Gone."
+    await pool.run("UPDATE webhooks SET status = 'disabled', disabled_why = %s, failing_since = created_at, failed_with = 410", (why,))
+    rig.clock.advance(1)
+    missed = await rig.mail(account_id, domain.name)
+    await ledger.number(100)
+
+    ann = await rig.inside("ann@example.com")
+    page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
+    assert why in page.text and "the last response was HTTP status 410" in page.text and "Enable and replay" in page.text
+    assert (await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")).location == f"{WEBHOOKS}/{webhook.id}?done=enabled"
+    rows = await pool.rows("SELECT email_id FROM webhook_outbox ORDER BY event_id")
+    assert rows == [(failed,), (missed,)]
+    assert [one.status for one in (await log.list(account_id, webhook.id, 9))[0]] == ["pending", "pending"]
+    page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
+    assert "Enable and replay" not in page.text and ">Enabled</" in page.text.replace("</label", "</")
+    await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")  # again: nothing twice
+    assert len(await pool.rows("SELECT FROM webhook_outbox")) == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_failed_events_of_a_period_are_sent_again(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    webhook = await rig.assembly.webhooks.add(account_id, "https://shop.example/hook", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    ann = await rig.inside("ann@example.com")
+    path = f"{WEBHOOKS}/{webhook.id}"
+    await ann.get(path)
+    await ann.post(f"{path}/test")
+    await pool.run("DELETE FROM webhook_outbox")
+    rig.clock.advance(3700)
+    for hours, done in (("1", "none"), ("24", "replayed"), ("24", "none")):
+        assert (await ann.post(f"{path}/replay", {"hours": hours})).location == f"{path}?done={done}", hours
+    assert (await ann.post(f"{path}/replay", {"hours": "9"})).status == 422
