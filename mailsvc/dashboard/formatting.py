@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,17 @@ def status(name: str) -> tuple[str, str]:
 
 
 def summary(email: Found) -> tuple[str, str]:
-    """The result of an email, as label and tone: of several recipients, how many had which outcome, toned by the worst one.
+    """The result of an email in a list, as label and tone."""
+    return result(email.outcomes, len(email.recipients), email.last_event)
+
+
+def result(counts: Mapping[str, int], total: int, last_event: str) -> tuple[str, str]:
+    """Of several recipients, how many had which outcome, toned by the worst one.
 
     Opens and clicks are shown only if everybody got the email, so that they hide no problem.
     """
-    total, counts = len(email.recipients), email.outcomes
-    if not counts or (counts == {"email.delivered": total} and email.last_event in ENGAGED):
-        return status(email.last_event)
+    if not counts or (counts == {"email.delivered": total} and last_event in ENGAGED):
+        return status(last_event)
     if counts == {next(iter(counts)): total}:
         return status(next(iter(counts)))
     others = sorted(set(counts) - {"email.delivered"}, key=lambda name: (_TONES.index(status(name)[1]), -counts[name], name))

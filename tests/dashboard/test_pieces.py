@@ -22,7 +22,7 @@ from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
 from mailsvc.mail import csv_file, mime
 from mailsvc.mail.csv_file import plain
-from mailsvc.store.events.event_data import Bounce, Click, Delivery, Empty, Open
+from mailsvc.store.events.event_data import Bounce, Click, Delay, Delivery, Empty, Open
 from mailsvc.store.mail.emails import AttemptView
 from mailsvc.store.mail.history import EventView
 from mailsvc.store.people.sign_in_attempts import Tries
@@ -292,6 +292,27 @@ def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
     at_once = [EventView(ids, 0, "email.suppressed", NOW, Empty()), events[0]]
     assert [m.title for m in timeline.of_recipient(0, at_once, [])] == ["Accepted", "Suppressed"]
     assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
+
+
+def test_deferred_attempts_that_end_alike_are_one_entry():
+    def attempt(number: int, outcome: str, reply: str) -> AttemptView:
+        return AttemptView(
+            attempt_id=UUID(int=number), recipients=(0,), outcomes=(outcome,), replies=(reply,), host="mx", address="1.2.3.4:25", tls=None,
+            started_at=NOW + timedelta(minutes=number), seconds=0.2, transcript=f"C: QUIT {number}", classes=(None,), rules=(None,),
+        )  # fmt: skip
+
+    later = "451 try again later"
+    attempts = [attempt(n, "deferred", later) for n in (1, 2, 3)] + [attempt(4, "deferred", "452 full"), attempt(5, "delivered", "250 ok")]
+    events = [
+        EventView(UUID(int=9), None, "email.sent", NOW, Empty()),
+        EventView(UUID(int=9), 0, "email.delivery_delayed", NOW + timedelta(seconds=61), Delay(later, None)),
+        EventView(UUID(int=9), 0, "email.delivered", NOW + timedelta(minutes=6), Delivery("250 ok")),
+    ]
+    entries = timeline.of_recipient(0, events, attempts)
+    assert [entry.title for entry in entries] == ["Accepted", "Attempts 1 to 3", "Attempt 4", "Attempt 5", "Delivered"]
+    group = entries[1]
+    assert (group.text, group.at, group.transcript) == (later, NOW + timedelta(minutes=1), None)
+    assert [(each.title, each.transcript) for each in group.attempts] == [(f"Attempt {n}", f"C: QUIT {n}") for n in (1, 2, 3)]
 
 
 def test_a_timeline_shows_opens_and_clicks_and_who_it_may_have_been():

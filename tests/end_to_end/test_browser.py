@@ -188,6 +188,11 @@ def sign_in(page: Page, daemon: Daemon) -> None:
     if not KEPT:
         page.goto(daemon.facts["sign_in"][len(daemon.facts["http"]) :])
         page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Choose how you sign in")).to_be_visible()
+        wrong = look_here(page, "first-sign-in")
+        assert not wrong, "\n".join(wrong)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Set password").click()
         expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
         KEPT.extend(page.context.cookies())
     page.context.add_cookies(KEPT)
@@ -209,7 +214,7 @@ def test_an_email_page_updates_until_it_is_delivered(page: Page, daemon: Daemon)
     page.goto(f"/dashboard/emails/{email_id}")
     expect(page.locator("#live .badge").filter(has_text="Delivered")).to_have_count(2, timeout=30_000)  # without a reload
     expect(page.locator("#live-head .badge")).to_have_text("Delivered")
-    assert page.locator("summary").count() >= 4
+    assert page.locator("summary").count() >= 3
     page.locator("summary").first.click()
     expect(page.locator("details pre").first).to_contain_text("MAIL FROM")
     frame = page.frame_locator("iframe.preview")

@@ -43,7 +43,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
 def owner(daemon: Daemon) -> Visitor:
     """The first account's admin, signed in."""
     visitor = Visitor(daemon)
-    assert visitor.sign_in(daemon.facts["sign_in"]).location == "/dashboard/settings/security?done=first"
+    assert visitor.sign_in(daemon.facts["sign_in"]).location == "/dashboard"
     visitor.get("/dashboard/emails")
     return visitor
 

@@ -44,10 +44,14 @@ class Visitor:
         return self._request("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})})
 
     def sign_in(self, link: str) -> Shown:
-        """Sign in with a link."""
+        """Sign in with a link, and choose a password if there is none yet."""
         path = link[link.index("/dashboard") :]
         self.get(path)
-        return self.post("/dashboard/sign-in/link", {"link": path.partition("=")[2]})
+        shown = self.post("/dashboard/sign-in/link", {"link": path.partition("=")[2]})
+        if self.get("/dashboard").location != "/dashboard/sign-in/first":
+            return shown
+        self.get("/dashboard/sign-in/first")
+        return self.post("/dashboard/sign-in/first", {"password": "seven quiet green lamps"})
 
     def with_password(self, email: str, password: str) -> Shown:
         self.get("/dashboard/sign-in")

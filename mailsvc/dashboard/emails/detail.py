@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -13,6 +14,7 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.emails.resend import NotSent, Resend
+from mailsvc.dashboard.formatting import result
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.dashboard.signin.mails import SOURCE
@@ -38,6 +40,7 @@ EMAILS = f"{HOME}/emails"
 IN_THREAD = 64 * 1024  # larger messages (in bytes) are parsed in a thread
 COPIES = 3  # of a message that are in memory while it is shown
 SHOWN = 256 * 1024  # characters of text or source on the page
+UNFOLDED = 5  # recipients; of more, the delivered ones are folded
 HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # lifetimes of a public link
 _DONE = {
     "canceled": "Canceled. Unsent recipients won’t receive it.",
@@ -73,12 +76,18 @@ class EmailPages:
         key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == email.key_id), None)
         found, of_domain, looking = await self._insights(email, parsed) if parsed else (None, None, False)
         defaults: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
+        shown = [(r, timeline.of_recipient(r.recipient, events, attempts)) for r in recipients]
+        fold = len(recipients) > UNFOLDED
         return request.render(
             "emails/one.html",
             status,
             email=email,
             key=key,
-            recipients=[(r, timeline.of_recipient(r.recipient, events, attempts)) for r in recipients],
+            result=result(Counter(f"email.{r.status}" for r in recipients), len(recipients), email.last_event),
+            problems=[r for r in recipients if r.reason and r.status != "scheduled"],
+            recipients=shown,
+            open_recipients=[each for each in shown if not fold or each[0].status != "delivered"],
+            folded=[each for each in shown if fold and each[0].status == "delivered"],
             live=any(r.status in WAITING for r in recipients),
             can_cancel=any(r.status in ("scheduled", "queued", "delayed") for r in recipients),
             parsed=parsed,

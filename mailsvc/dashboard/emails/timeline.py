@@ -32,7 +32,10 @@ _OUTCOMES = {"delivered": "good", "deferred": "warn", "uncertain": "warn", "boun
 
 @attrs.frozen
 class TimelineEntry:
-    """One entry. Only attempts have a `transcript` and a `meaning`, the class of the failure."""
+    """One entry. Only attempts have a `transcript` and a `meaning`, the class of the failure.
+
+    `attempts`: those that this entry stands for, because they ended alike. Then it has no transcript.
+    """
 
     at: datetime
     title: str
@@ -41,6 +44,7 @@ class TimelineEntry:
     facts: str = ""
     transcript: str | None = None
     meaning: str = ""
+    attempts: tuple[TimelineEntry, ...] = ()
 
 
 def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[TimelineEntry]:
@@ -50,7 +54,37 @@ def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[At
     known = {entry.text for entry in entries}
     happened = [_event(event) for event in events if event.recipient in (None, number)]
     entries += [attrs.evolve(entry, text="") if entry.text in known else entry for entry in happened]  # an attempt already shows this reply
-    return sorted(entries, key=lambda entry: (entry.at, entry.title not in _BEGINNINGS))
+    return _grouped(sorted(entries, key=lambda entry: (entry.at, entry.title not in _BEGINNINGS)))
+
+
+def _grouped(entries: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+    """Deferred attempts that follow each other and ended alike become one entry, with the events that only repeat them."""
+    shown: list[TimelineEntry] = []
+    alike: list[TimelineEntry] = []  # attempts, and after the first one events without a text of their own
+    for entry in entries:
+        attempts = [each for each in alike if each.transcript is not None]
+        if alike and entry.transcript is None and entry.title == "Deferred" and not entry.text:
+            alike.append(entry)
+        elif attempts and entry.transcript is not None and _ending(entry) == _ending(attempts[0]):
+            alike.append(entry)
+        else:
+            shown += _merged(alike)
+            alike = [entry] if entry.transcript is not None and entry.tone == "warn" else []
+            shown += [] if alike else [entry]
+    return shown + _merged(alike)
+
+
+def _merged(alike: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+    attempts = tuple(entry for entry in alike if entry.transcript is not None)
+    if len(attempts) < 2:
+        return list(alike)
+    first, last = attempts[0], attempts[-1]
+    title = f"Attempts {first.title.split()[-1]} {'and' if len(attempts) == 2 else 'to'} {last.title.split()[-1]}"
+    return [attrs.evolve(first, title=title, facts=f"The last one at {stamp(last.at)}", transcript=None, attempts=attempts)]
+
+
+def _ending(attempt: TimelineEntry) -> tuple[str, str, str]:
+    return attempt.text, attempt.meaning, attempt.tone
 
 
 def _event(event: EventView) -> TimelineEntry:
