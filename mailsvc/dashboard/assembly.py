@@ -182,7 +182,9 @@ class Assembly:
         sections: dict[str, Any] = {
             "": home, "start": home,
             "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
-            "emails": emails, "domains": DomainPages(context, self.domains, self.maintenance, self.reputation, Reports(pool)),
+            "emails": emails, "domains": DomainPages(
+                context, self.domains, self.maintenance, self.reputation, Reports(pool), authentication,
+            ),
             "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,
             "suppressions": SuppressionPages(context, suppressions, lambda: self.notify("events")),

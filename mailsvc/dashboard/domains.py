@@ -11,12 +11,15 @@ import attrs
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.signin import mails
+from mailsvc.dashboard.signin.completion import Authentication, is_address
 from mailsvc.domains import names, tracking
+from mailsvc.domains.dns_providers import nameservers, provider_of
 from mailsvc.domains.maintenance import AlreadyAdded, DomainMaintenance, RotationInProgress
-from mailsvc.domains.records import Record, improved
+from mailsvc.domains.records import Record, improved, in_zone_file
 from mailsvc.insights.checks import grouped
 from mailsvc.insights.checks.reputation import of_facts
-from mailsvc.insights.reputation import Reputation
+from mailsvc.insights.reputation import HOUR, Reputation
 from mailsvc.store.domains.domains import Choices
 from mailsvc.store.domains.domains import Domains as Stored
 from mailsvc.store.domains.reports import Reports
@@ -31,15 +34,17 @@ _DONE = {
     "rotating": "New DKIM keys created. They take effect once they’re live in DNS. Until then, the current keys stay in use.",
     "busy": "New DKIM keys already exist. Add their records to DNS to finish the rotation.",
     "deleted": "Domain deleted.",
+    "mailed": "The DNS records are on their way to your administrator.",
 }
 
 
 @attrs.frozen
 class Row:
-    """A DNS record and the result of its last check. `state`: None before the first check."""
+    """A DNS record and the result of its last check. `state`: None before the first check. `line`: in a zone file."""
 
     record: Record
     relative: str
+    line: str
     state: RecordState | None
 
 
@@ -51,6 +56,7 @@ class DomainPages:
     maintenance: DomainMaintenance
     reputation: Reputation
     reports: Reports
+    authentication: Authentication
 
     @page(app, DOMAINS)
     async def list(self, request: PageRequest) -> bytes:
@@ -71,6 +77,7 @@ class DomainPages:
             return await self._listed(request, {"name": "This domain is already in your account."}, text)
         except LimitReached as limit:
             return await self._listed(request, {"name": str(limit)}, text)
+        await self.maintenance.verify(domain)  # its records are looked for from now on
         return request.redirect(f"{DOMAINS}/{domain.id}")
 
     async def _listed(self, request: PageRequest, errors: dict[str, str], text: str) -> bytes:
@@ -91,6 +98,9 @@ class DomainPages:
         since = (self.context.now() - timedelta(days=DAYS - 1)).date()
         reports = await self.reports.summary(domain.account_id, domain.id, since)
         facts = attrs.evolve(facts, own_failures=reports.own_failures)
+        zone = ("nameservers", domain.name)
+        servers = self.reputation.cache.get(zone, lambda: nameservers(self.reputation.resolver, domain.name), HOUR)
+        looking = looking or zone in self.reputation.cache.pending
         return request.render(
             "domains/one.html",
             status,
@@ -101,6 +111,7 @@ class DomainPages:
             name=names.shown(domain.name),
             rows=_rows(domain, self.maintenance.publishing.records(domain, keys)),
             advice=_advised(domain, self.maintenance.publishing.advised(domain)),
+            provider=provider_of(servers or ()),
             reports=reports,
             days=DAYS,
             shown_sources=SHOWN,
@@ -117,6 +128,37 @@ class DomainPages:
         if await self.maintenance.verify(domain, [request.audit_entry("domain verification requested", domain.name)]) is None:
             raise not_found("domain")
         return request.redirect(f"{DOMAINS}/{domain.id}", done="checking")
+
+    @page(app, f"{DOMAINS}/<text>/zone")
+    async def zone(self, request: PageRequest, text: str) -> bytes:
+        """All records as a zone file, for providers that import one."""
+        domain = await self._domain(request, text)
+        lines = [row.line for row in await self._all_rows(domain)]
+        request.set_header("Content-Disposition", f'attachment; filename="{domain.name}.zone"')
+        return request.send(("\n".join(lines) + "\n").encode(), "text/plain; charset=utf-8")
+
+    @page(app, f"{DOMAINS}/<text>/mail", "POST")
+    async def mail(self, request: PageRequest, text: str) -> bytes:
+        """Mail the records to whoever can add them."""
+        domain, email = await self._domain(request, text), request.field("email").lower()
+        if self.authentication.mailer is None:
+            raise not_found()
+        if not is_address(email):
+            return await self._shown(request, domain, 422, {"email": "Enter a valid email address."})
+        subjects = [("records", str(request.account_id)), ("mail", email)]
+        refused = await self.authentication.throttled(subjects)
+        if refused is not None:
+            return await self._shown(request, domain, refused.status, {"email": refused.message})
+        await self.authentication.throttle.failed(subjects)
+        records = [_in_lines(row.record) for row in await self._all_rows(domain)]
+        await request.write_audit_entry("DNS records mailed", f"{domain.name} to {email}")
+        self.authentication.send_later(email, mails.dns_records(names.shown(domain.name), request.user_session.email, records))
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="mailed")
+
+    async def _all_rows(self, domain: Domain) -> list[Row]:
+        keys = await self.stored.published_keys(domain.id)
+        required = _rows(domain, self.maintenance.publishing.records(domain, keys))
+        return [*required, *_advised(domain, self.maintenance.publishing.advised(domain))]
 
     @page(app, f"{DOMAINS}/<text>/change", "POST")
     async def change(self, request: PageRequest, text: str) -> bytes:
@@ -173,8 +215,17 @@ class DomainPages:
 
 def _rows(domain: Domain, records: Sequence[Record]) -> list[Row]:
     known = {(state.type, state.name): state for state in (*domain.records, *domain.advice)}
-    return [Row(record, names.relative(record.name, domain.name), known.get((record.type, record.name))) for record in records]
+    return [_row(domain, record, known.get((record.type, record.name))) for record in records]
 
 
 def _advised(domain: Domain, records: Sequence[Record]) -> list[Row]:
-    return [attrs.evolve(row, record=improved(row.record, row.state)) for row in _rows(domain, records)]
+    return [_row(domain, improved(row.record, row.state), row.state) for row in _rows(domain, records)]
+
+
+def _row(domain: Domain, record: Record, state: RecordState | None) -> Row:
+    return Row(record, names.relative(record.name, domain.name), in_zone_file(record), state)
+
+
+def _in_lines(record: Record) -> str:
+    priority = "" if record.priority is None else f"\nPriority: {record.priority}"
+    return f"Type: {record.type}\nName: {record.name}\nValue: {record.value}{priority}"

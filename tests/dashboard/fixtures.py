@@ -209,7 +209,7 @@ class NoDelivery:
     async def mx(self, name: str) -> Temporary:
         return Temporary("There is no DNS here")
 
-    txt = mx
+    txt = ns = mx
 
     async def at_once(self, work: Callable[[], Any]) -> Any:
         return work()

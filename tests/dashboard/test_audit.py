@@ -80,6 +80,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/emails/<text>/reschedule", "email rescheduled", {"at": later.strftime("%Y-%m-%dT%H:%M")}, scheduled)
     await sent("/emails/export", "emails exported", {}, query=f"?id={uuid4()}")
     await sent("/logs/export", "logs exported", {}, query=f"?id={uuid4()}")
+    await sent("/domains/<text>/mail", "DNS records mailed", {"email": "admin@acme.example"}, domain)
     await sent("/domains/<text>/change", "domain changed", {"tls": "enforced"}, domain)
     await sent("/domains/<text>/track", "domain changed", {"tracking_subdomain": "links"}, domain)
     await sent("/domains/<text>/delete", "domain deleted", {"name": "acme.example"}, domain)

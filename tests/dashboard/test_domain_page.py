@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest_twisted
+from typing import Any, cast
 
+import pytest_twisted
+from markupsafe import escape
+
+from mailsvc.dashboard.signin import mails
+from mailsvc.dashboard.signin.throttle import FREE
+from mailsvc.net.dns import Records
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.sources import PoolTable
 from tests.dashboard.fixtures import DashboardRig
@@ -55,3 +61,36 @@ async def test_pages_show_domains_in_unicode(pool: Pool) -> None:
     await ann.post("/dashboard/suppressions", {"emails": "bob@xn--bcher-kva.example"})
     for path in ("", "/emails", f"/emails/{email}", "/domains", "/keys", "/metrics", "/suppressions?q=b%C3%BCcher"):
         assert "bücher.example" in (await ann.get(f"/dashboard{path}")).text.replace("<wbr>", ""), path
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_records_are_one_table_a_zone_file_and_an_email_to_the_administrator(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    ann = await rig.inside("ann@example.com")
+    await ann.get("/dashboard/domains")
+    path = (await ann.post("/dashboard/domains", {"name": "mail.acme.example", "region": "us-east-1"})).location
+
+    class Zones:
+        async def ns(self, name: str) -> Records[str]:
+            return Records(name, ("amy.ns.cloudflare.com",))
+
+    cast(Any, rig.assembly.reputation).resolver = Zones()
+    await ann.get(path)
+    page = (await ann.get(path)).text
+    assert 'href="https://dash.cloudflare.com/"' in page and page.count('<table class="fold dns">') == 1
+    assert "Sending turns on automatically" in page  # the records are looked for without a click
+    zone = (await ann.get(f"{path}/zone")).text
+    for kind in ("MX 10 out.example.net.", "TXT \"v=spf1", "TXT \"v=DMARC1"):
+        assert kind in zone and escape(kind) in page, kind
+    assert all(line.split()[0].endswith("mail.acme.example.") for line in zone.splitlines())
+
+    assert (await ann.post(f"{path}/mail", {"email": "nobody"})).status == 422
+    assert (await ann.post(f"{path}/mail", {"email": "dns@acme.example"})).location == f"{path}?done=mailed"
+    await rig.settled()
+    [email] = [email for to, email in rig.mailer.sent if to == "dns@acme.example"]
+    text = mails.text(email)
+    assert "ann@example.com wants to send email from mail.acme.example" in text and "Value: v=spf1" in text and "Priority: 10" in text
+    tries = [(await ann.post(f"{path}/mail", {"email": f"{n}@acme.example"})).status for n in range(FREE)]
+    assert tries == [303] * (FREE - 1) + [429]

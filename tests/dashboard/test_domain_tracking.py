@@ -25,7 +25,7 @@ async def test_tracking_is_switched_on_and_says_when_it_is_not_active(pool: Pool
     await ann.post(f"{path}/track", {"open_tracking": "on", "click_tracking": "on", "tracking_subdomain": "Links"})
     shown = (await ann.get(path)).text
     assert "Opens and clicks are not tracked yet, because the CNAME record of links.mail.acme.example is not verified." in shown
-    assert "<strong>Tracking</strong>" in shown and 'value="links"' in shown
+    assert '"small dim">Tracking' in shown and 'value="links"' in shown
 
     refused = await ann.post(f"{path}/track", {"tracking_subdomain": "send"})
     assert refused.status == 422 and "The subdomain must not be `send`" in refused.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from uuid import uuid4
 
@@ -38,7 +39,7 @@ def text(email: SignInEmail) -> str:
 
 
 def html(email: SignInEmail) -> str:
-    body = "".join(f"<p>{escape(line)}</p>" for line in email.paragraphs)
+    body = "".join("<p>" + escape(line).replace("\n", "<br>") + "</p>" for line in email.paragraphs)
     if email.link:
         label, url = email.link
         style = (
@@ -51,6 +52,16 @@ def html(email: SignInEmail) -> str:
         f"<title>{escape(email.subject)}</title></head>"
         '<body style="margin:0;padding:32px 20px;font:16px/1.5 system-ui,sans-serif;color:#17201b;background:#ffffff">'
         f'<div style="max-width:520px;margin:0 auto">{body}</div></body></html>'
+    )
+
+
+def dns_records(domain: str, by: str, records: Sequence[str]) -> SignInEmail:
+    """To whoever can edit the DNS of a domain. `records`: each in several lines."""
+    return SignInEmail(
+        f"DNS records for {domain}",
+        (f"{by} wants to send email from {domain} with mailsvc and asks you to add these records to its DNS.", *records),
+        None,
+        ("Names are complete: leave out the part that your DNS provider adds. mailsvc checks the records automatically.",),
     )
 
 
