@@ -92,7 +92,7 @@ class OtherRequest:
 
 
 Admission = Admitted | Rejected | Busy | OtherRequest | Exhausted
-COUNTED = frozenset({"api", "smtp", "again"})  # sources that count towards a plan; system mail doesn't
+COUNTED = frozenset({"api", "smtp", "again", "test"})  # sources that count towards a plan; system mail doesn't
 
 
 @attrs.frozen

@@ -31,6 +31,7 @@ from mailsvc.dashboard.emails.detail import EmailPages
 from mailsvc.dashboard.emails.export import ExportPages
 from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.emails.resend import Resend
+from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.files import address
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
@@ -170,7 +171,8 @@ class Assembly:
         logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
         closing = Closing(pool, self.clock, self.notify)
-        home = Home(context, self.domains, self.keys, search, rollups, Operating(self.pool), self.accounts, closing)
+        trials = TrialPages(context, stored, self.domains, self.accounts, self.intake)
+        home = Home(context, self.domains, self.keys, search, rollups, Operating(self.pool), self.accounts, closing, trials)
         passkeys = PasskeySignIn(context, authentication)
         second = SecondFactor(context, authentication, passkeys)
         signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)
@@ -180,10 +182,10 @@ class Assembly:
         webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), read_url, self.most_webhooks, notify_webhooks)
         suppressions = Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption))
         sections: dict[str, Any] = {
-            "": home, "start": home,
+            "": home, "start": home, "test": trials,
             "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
             "emails": emails, "domains": DomainPages(
-                context, self.domains, self.maintenance, self.reputation, Reports(pool), authentication,
+                context, self.domains, self.maintenance, self.reputation, Reports(pool), authentication, trials,
             ),
             "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,

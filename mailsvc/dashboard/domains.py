@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import attrs
 
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
@@ -57,6 +58,7 @@ class DomainPages:
     reputation: Reputation
     reports: Reports
     authentication: Authentication
+    trials: TrialPages
 
     @page(app, DOMAINS)
     async def list(self, request: PageRequest) -> bytes:
@@ -119,6 +121,8 @@ class DomainPages:
             insights=grouped(of_facts(facts)),
             looking=looking,
             live=domain.status == "pending" or looking,
+            trial=await self.trials.of(request),
+            once=uuid4().hex,
             done=_DONE.get(request.query("done"), ""),
         )
 
@@ -155,7 +159,7 @@ class DomainPages:
         self.authentication.send_later(email, mails.dns_records(names.shown(domain.name), request.user_session.email, records))
         return request.redirect(f"{DOMAINS}/{domain.id}", done="mailed")
 
-    async def _all_rows(self, domain: Domain) -> list[Row]:
+    async def _all_rows(self, domain: Domain) -> Sequence[Row]:
         keys = await self.stored.published_keys(domain.id)
         required = _rows(domain, self.maintenance.publishing.records(domain, keys))
         return [*required, *_advised(domain, self.maintenance.publishing.advised(domain))]

@@ -115,7 +115,7 @@ def in_unicode(text: str) -> str:
         return text
     local, at, domain = text.rpartition("@")
     name = domain.removesuffix(">")
-    return f"{local}{at}{names.shown(name)}{domain[len(name):]}"
+    return f"{local}{at}{names.shown(name)}{domain[len(name) :]}"
 
 
 def address(text: str) -> Markup:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 import attrs
 
 from mailsvc.dashboard import snippets
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.metrics import counted, rates
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
@@ -31,6 +33,7 @@ class Home:
     queue: Operating
     accounts: Accounts
     closing: Closing
+    trials: TrialPages
 
     @page(app, HOME)
     async def show(self, request: PageRequest) -> bytes:
@@ -63,6 +66,8 @@ class Home:
             closes_at=await self.closing.closes_at(request.account_id) if suspended else None,
             held=await self.queue.pause_of(request.account_id, now),
             steps=request.query("steps") == "1",  # shown even when all steps are done, while the page updates itself
+            trial=await self.trials.of(request),
+            once=uuid4().hex,
             keys=keys,
             secret=secret,
             latest=latest.emails,

@@ -402,8 +402,11 @@ async def _access_redirect(request: PageRequest, access: Access) -> bytes | None
         return None
     if session.stage != "whole":
         return request.redirect(f"{SIGN_IN}/code", next=_return_path(request))
-    if access == "user":
-        return None
+    return None if access == "user" else await _member_redirect(request, session, access)
+
+
+async def _member_redirect(request: PageRequest, session: Session, access: Access) -> bytes | None:
+    """The same for the pages of an account."""
     if session.no_way_back and not request.path.startswith(PASSKEYS):
         return request.redirect(FIRST)
     if session.role is None:

@@ -74,6 +74,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await rig.assembly.domains.trust(account_id, "acme.example")
     one, later = await rig.mail(account_id, "acme.example"), rig.assembly.domains.now() + timedelta(days=1)
     scheduled = await rig.mail(account_id, "acme.example", later)
+    await sent("/test", "test email sent", {"domain": str(domain), "back": "/dashboard"})
     await sent("/emails/<text>/again", "email resent", {"once": "1"}, one)
     await sent("/emails/<text>/share", "email shared", {"hours": "1"}, one)
     await sent("/emails/<text>/cancel", "email canceled", {}, one)

@@ -82,7 +82,7 @@ async def test_the_records_are_one_table_a_zone_file_and_an_email_to_the_adminis
     assert 'href="https://dash.cloudflare.com/"' in page and page.count('<table class="fold dns">') == 1
     assert "Sending turns on automatically" in page  # the records are looked for without a click
     zone = (await ann.get(f"{path}/zone")).text
-    for kind in ("MX 10 out.example.net.", "TXT \"v=spf1", "TXT \"v=DMARC1"):
+    for kind in ("MX 10 out.example.net.", 'TXT "v=spf1', 'TXT "v=DMARC1'):
         assert kind in zone and escape(kind) in page, kind
     assert all(line.split()[0].endswith("mail.acme.example.") for line in zone.splitlines())
 

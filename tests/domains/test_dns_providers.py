@@ -44,7 +44,9 @@ class Zones:
         return Records(name, (f"ns.{name}",)) if name in self.zones else NxDomain(name)
 
 
-@pytest.mark.parametrize(("zones", "found"), [(("example.com",), ("ns.example.com",)), (("mail.example.com", "com"), ("ns.mail.example.com",)), ((), ())])
+@pytest.mark.parametrize(
+    ("zones", "found"), [(("example.com",), ("ns.example.com",)), (("mail.example.com", "com"), ("ns.mail.example.com",)), ((), ())]
+)
 def test_the_nameservers_are_those_of_the_closest_zone(zones: tuple[str, ...], found: tuple[str, ...]) -> None:
     resolver: Any = Zones(*zones)
     results: list[Any] = []

@@ -50,7 +50,7 @@ def look_here(page: Page, name: str) -> list[str]:
         page.set_viewport_size({"width": width, "height": 844})
         page.screenshot(path=SCREENS / f"{name}-{kind}.png", full_page=True)
         found: list[list[Any]] = page.evaluate(_AXE, {"resultTypes": ["violations"], **rules})
-        wrong += [f"{path}, {kind}: {rule} {nodes}" for impact, rule, nodes in found if impact in ("serious", "critical")]
+        wrong += [f"{path}, {kind}: {rule} {nodes}" for impact, rule, nodes in found if impact in ("moderate", "serious", "critical")]
         reached = page.evaluate("document.documentElement.scrollWidth")
         if reached > width:
             wrong.append(f"{path}, {kind}: the page is {reached} pixels wide")

@@ -62,10 +62,7 @@ def _grouped(entries: Sequence[TimelineEntry]) -> list[TimelineEntry]:
     shown: list[TimelineEntry] = []
     alike: list[TimelineEntry] = []  # attempts, and after the first one events without a text of their own
     for entry in entries:
-        attempts = [each for each in alike if each.transcript is not None]
-        if alike and entry.transcript is None and entry.title == "Deferred" and not entry.text:
-            alike.append(entry)
-        elif attempts and entry.transcript is not None and _ending(entry) == _ending(attempts[0]):
+        if alike and _repeats(entry, alike[0]):
             alike.append(entry)
         else:
             shown += _merged(alike)
@@ -83,8 +80,11 @@ def _merged(alike: Sequence[TimelineEntry]) -> list[TimelineEntry]:
     return [attrs.evolve(first, title=title, facts=f"The last one at {stamp(last.at)}", transcript=None, attempts=attempts)]
 
 
-def _ending(attempt: TimelineEntry) -> tuple[str, str, str]:
-    return attempt.text, attempt.meaning, attempt.tone
+def _repeats(entry: TimelineEntry, attempt: TimelineEntry) -> bool:
+    """Whether an entry ended like this attempt, or only says that it was deferred."""
+    if entry.transcript is None:
+        return entry.title == "Deferred" and not entry.text
+    return (entry.text, entry.meaning, entry.tone) == (attempt.text, attempt.meaning, attempt.tone)
 
 
 def _event(event: EventView) -> TimelineEntry:

@@ -149,7 +149,7 @@ class Suppressions:
 
     async def search(
         self, account_id: UUID, text: str, limit: int, after: UUID | None = None, origin: str | None = None
-    ) -> tuple[list[Suppression], UUID | None]:
+    ) -> tuple[Sequence[Suppression], UUID | None]:
         """Those with this text in their address, newest first, and where to continue, if there is more to look at."""
         named = {"account_id": account_id, "after": after, "origin": origin, "limit": limit + 1, "text": text.lower()}
         rows = await self._pool.rows(SEARCH, named)

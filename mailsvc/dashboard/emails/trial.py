@@ -1,0 +1,91 @@
+"""Test emails: a fixed message from one of the account's domains to the signed-in user, whose result is shown where it was sent from."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID, uuid4
+
+import attrs
+
+from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.formatting import in_unicode
+from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
+from mailsvc.dashboard.safety import HOME, inside
+from mailsvc.intake import Admitted, Content, Incoming, Intake, Key, Rejected
+from mailsvc.mail.address import Mailbox, parse_mailbox
+from mailsvc.outcome import WAITING
+from mailsvc.settings.plans import Exhausted
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.domains.values import Domain
+from mailsvc.store.mail.emails import Emails as Stored
+from mailsvc.store.mail.emails import RecipientView
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.api_keys import Caller
+
+TEST = f"{HOME}/test"
+SOURCE = "test"  # the `source` of test emails
+SENDER = "test"  # before the @
+
+
+@attrs.frozen
+class Trial:
+    """A test email that was sent. `recipient`: the user."""
+
+    email_id: UUID
+    recipient: RecipientView
+
+    @property
+    def live(self) -> bool:
+        return self.recipient.status in WAITING
+
+
+@attrs.define(eq=False)
+class TrialPages:
+    app = section_app()
+    context: PageContext
+    stored: Stored
+    domains: Domains
+    accounts: Accounts
+    intake: Intake
+
+    @page(app, TEST, "POST")
+    async def send(self, request: PageRequest) -> bytes:
+        domain = await self.domains.own(request.account_id, request.uuid(request.field("domain"), "domain"))
+        if domain is None:
+            raise not_found("domain")
+        sent = await self._sent(request, domain)
+        return request.redirect(inside(request.field("back")).partition("?")[0], test=str(sent))
+
+    async def of(self, request: PageRequest) -> Trial | None:
+        """The test email that the page was asked to show."""
+        if not request.query("test"):
+            return None
+        email_id = request.uuid(request.query("test"), "email")
+        email = await self.stored.get(request.account_id, email_id)
+        recipients = await self.stored.recipients(request.account_id, email_id)
+        return Trial(email_id, recipients[0]) if email is not None and email.source == SOURCE and recipients else None
+
+    async def _sent(self, request: PageRequest, domain: Domain) -> UUID:
+        account, to = await self.accounts.get(request.account_id), request.user_session.email
+        if account is None or account.suspended_at is not None:
+            raise PageError(403, "Test email not sent", "This account is suspended and can’t send.")
+        caller = Caller(request.account_id, None, "sending_access", domain.id, None, plan=account.plan)
+        once = request.field("once")[:64] or uuid4().hex
+        key = Key(TEST, once, hashlib.sha256(f"{domain.id} {to}".encode()).digest())
+        entry = request.audit_entry("test email sent", f"from {domain.name} to {to}")
+        match await self.intake.submit(caller, [_message(domain, to)], key, lines=[entry]):
+            case Admitted((UUID() as email_id, *_)):
+                return email_id
+            case Rejected(refusals):
+                raise PageError(422, "Test email not sent", refusals[0].message)
+            case Exhausted() as exhausted:
+                raise PageError(429, "Test email not sent", exhausted.message)
+            case _:
+                raise PageError(409, "Test email already sent", "This form was already submitted. Check your recent emails.")
+
+
+def _message(domain: Domain, to: str) -> Incoming:
+    name = in_unicode(domain.name)
+    text = f"This test email was sent from {name}. If you can read it, the domain is set up to send email with mailsvc.\n"
+    sender = Mailbox("mailsvc test", SENDER, domain.name)
+    return Incoming(sender, (parse_mailbox(to),), f"Test email from {name}", Content(text=text), source=SOURCE)
