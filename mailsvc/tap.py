@@ -258,9 +258,7 @@ class Daemon:
 
     def start_ledger(self) -> None:
         """Numbers and counts committed events."""
-        sender = self.settings.sender
-        own_domain = "" if sender is None else parse_mailbox(sender).domain
-        events = EventLedger(self.pool, lambda: self.notifications.notify("webhooks"), own_domain)
+        events = EventLedger(self.pool, lambda: self.notifications.notify("webhooks"), wiring.own_domain(self.settings))
         ledger = Ledger(events, self.notifications, self.reactor)
         ledger.startService()
         self.opened.add("event ledger", awaited(ledger.stopService))

@@ -137,6 +137,11 @@ def _pool(where: str, text: str) -> str:
         raise SettingsError(f"The setting {where} is not valid: {error}.") from None
 
 
+def own_domain(settings: Settings) -> str:
+    """The domain of the service's own emails; empty if it sends none."""
+    return "" if settings.sender is None else parse_mailbox(settings.sender).domain
+
+
 def reputation(settings: Settings, pool: Pool, clock: Any) -> Reputation:
     """Looks up our reputation. With a smarthost, receivers don't see our servers, so none are looked up."""
     delivery, pages = settings.delivery, settings.dashboard
