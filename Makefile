@@ -105,7 +105,7 @@ $(VENV)/.installed-dev: setup.cfg requirements-dev.lock tests/end_to_end/clients
 	etc/node-libraries "$(VENV)"
 	touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
 
-$(PACKAGES): mailsvc/dashboard/package.json mailsvc/dashboard/package-lock.json | $(VENV)/bin/python
+$(PACKAGES): mailsvc/dashboard/package.json mailsvc/dashboard/package-lock.json $(wildcard etc/editor/*) | $(VENV)/bin/python
 	etc/packages "$(VENV)"
 
 $(VENV)/bin/python:

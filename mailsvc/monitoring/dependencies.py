@@ -24,7 +24,8 @@ def bill_of_materials(now: datetime) -> Mapping[str, Any]:
 
 
 def bill_of_build(lock: str, packages: Mapping[str, Any], now: datetime) -> Mapping[str, Any]:
-    """What a wheel is installed with (requirements.lock, with the hashes of the files), and the scripts in it (package-lock.json)."""
+    """What a wheel is installed with (requirements.lock, with the hashes of the files), and what the scripts in it are built from
+    (package-lock.json)."""
     return _bill(now, [*_locked(lock), *_scripts(packages)])
 
 
@@ -47,8 +48,8 @@ def _locked(lock: str) -> Iterator[Mapping[str, Any]]:
 
 def _scripts(packages: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for path, found in packages["packages"].items():
-        if path:
-            name = path.removeprefix("node_modules/")
+        if path and not found.get("optional"):  # such as the build tool for other systems
+            name = path.rpartition("node_modules/")[2]
             url = f"pkg:npm/{name}@{found['version']}"
             yield {"type": "library", "bom-ref": url, "name": name, "version": found["version"], "purl": url}
 
