@@ -3,9 +3,10 @@ import "./nonce.js";
 import { EmailEditor } from "@react-email/editor";
 import { composeReactEmail } from "@react-email/editor/core";
 import { StarterKit } from "@react-email/editor/extensions";
-import { EmailTheming, getEmailTheming } from "@react-email/editor/plugins";
+import { EmailTheming } from "@react-email/editor/plugins";
 import { Inspector } from "@react-email/editor/ui";
 import { Placeholder } from "@tiptap/extension-placeholder";
+import { createPortal } from "react-dom";
 import { createRoot } from "react-dom/client";
 
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
@@ -15,11 +16,12 @@ import { Toolbar } from "./toolbar.jsx";
 const LABEL = "Content of the email";
 const hint = ({ node }) => (node.type.name === "heading" ? `Heading ${node.attrs.level}` : "Write here. “/” adds a block, “{{” a variable.");
 
-// Puts the editor into `element`. `content`: its JSON, or "" for an empty one. `variables`: [{name, fallback}]. `upload`: takes a file,
-// returns a promise of {url}; null: images cannot be uploaded. Returns a promise of {read}, which makes {json, html}.
-function mount(element, { content, variables, upload, changed }) {
+// Puts the editor into `element`. `content`: its JSON, or "" for an empty one. `variables`: [{name, fallback}]. `refused` is called with
+// a sentence if somebody pastes or drops the file of an image. Returns a promise of {read}, which makes {json, html}.
+function mount(element, { content, variables, changed, refused }) {
   const extensions = [
-    StarterKit.configure({ CodeBlockPrism: false }),
+    // The toolbar works on the selection, so the selection stays when the toolbar takes the focus.
+    StarterKit.configure({ CodeBlockPrism: false, FocusScopes: { clearSelectionOnBlur: false } }),
     PlainCodeBlock,
     Placeholder.configure({ placeholder: hint, includeChildren: true }),
     EmailTheming,
@@ -27,21 +29,25 @@ function mount(element, { content, variables, upload, changed }) {
     UnsubscribeFooter,
     variableSuggestion(variables),
   ];
-  const pickImage = upload && ((editor) => editor.commands.uploadImage());
+  const noUpload = async () => {
+    refused("Files of images can’t be added. Use “Image” with the address of an image on your website.");
+    throw new Error("Images are not uploaded.");
+  };
+  const above = document.createElement("div"); // before the text, so that the Tab key reaches it first
+  const below = document.createElement("div");
+  element.append(above, below);
   return new Promise((resolve) => {
     const ready = ({ editor }) => {
-      editor.storage.theme = getEmailTheming(editor).theme;
       editor.view.dom.setAttribute("aria-label", LABEL);
       editor.view.dom.setAttribute("role", "textbox");
       editor.view.dom.setAttribute("aria-multiline", "true");
       resolve({
         read: async () => ({ json: JSON.stringify(editor.getJSON()), html: (await composeReactEmail({ editor })).unformattedHtml }),
-        focus: () => editor.commands.focus("end"),
       });
     };
-    createRoot(element).render(
-      <EmailEditor content={content ? JSON.parse(content) : ""} extensions={extensions} onUploadImage={upload ?? undefined} onReady={ready} onUpdate={changed} className="canvas">
-        <Toolbar variables={variables} pickImage={pickImage} />
+    createRoot(below).render(
+      <EmailEditor content={content ? JSON.parse(content) : ""} extensions={extensions} onUploadImage={noUpload} onReady={ready} onUpdate={changed} className="canvas">
+        {createPortal(<Toolbar variables={variables} />, above)}
         <Inspector.Root className="inspector" aria-label="Appearance"><Inspector.Breadcrumb /><Inspector.Document /><Inspector.Node /><Inspector.Text /></Inspector.Root>
       </EmailEditor>,
     );

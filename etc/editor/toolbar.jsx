@@ -1,5 +1,5 @@
 // The toolbar above the text of the broadcast editor: everything on it is a native control that the keyboard reaches.
-import { setCurrentTheme } from "@react-email/editor/plugins";
+import { getEmailTheming, setCurrentTheme } from "@react-email/editor/plugins";
 import { useCurrentEditor, useEditorState } from "@tiptap/react";
 import { useId, useState } from "react";
 
@@ -21,7 +21,7 @@ function look({ editor }) {
     variable: node?.type.name === "variable" ? node.attrs : null,
     undo: editor.can().undo(),
     redo: editor.can().redo(),
-    theme: editor.storage.theme ?? "",
+    theme: getEmailTheming(editor).theme,
   };
 }
 
@@ -39,7 +39,7 @@ function Variables({ editor, variables, selected }) {
     editor.chain().focus().insertContent({ type: "variable", attrs: { name, fallback } }).setNodeSelection(at).run();
   };
   return (
-    <span className="tools" role="group" aria-label="Variable">
+    <span className="tools">
       <label className="hidden" htmlFor={id}>Variable</label>
       <select id={id} value={chosen} onChange={(event) => choose(event.target.value)}>
         {variables.map(({ name }) => <option key={name}>{name}</option>)}
@@ -54,36 +54,53 @@ function Variables({ editor, variables, selected }) {
   );
 }
 
-function LinkField({ editor, href }) {
+// A button that opens fields; Enter applies them, Escape closes them. `fields`: [name, label, placeholder] of each.
+function Fields({ label, pressed, fields, initial, apply, children }) {
   const [typed, type] = useState(null);
   const id = useId();
-  const apply = () => {
-    const chain = editor.chain().focus().extendMarkRange("link");
-    (typed.trim() ? chain.setLink({ href: typed.trim() }) : chain.unsetLink()).run();
-    type(null);
-  };
+  if (typed === null) return <button type="button" className="tool wide" aria-pressed={pressed} onClick={() => type(initial)}>{label}</button>;
+  const done = () => { apply(typed); type(null); };
   const keys = (event) => {
-    if (event.key === "Enter") { event.preventDefault(); apply(); }
-    if (event.key === "Escape") { type(null); editor.commands.focus(); }
+    if (event.key === "Enter") { event.preventDefault(); done(); }
+    if (event.key === "Escape") type(null);
   };
-  if (typed === null) return <button type="button" className="tool wide" aria-pressed={Boolean(href)} onClick={() => type(href)}>Link</button>;
   return (
-    <span className="tools" role="group" aria-label="Link">
-      <label className="hidden" htmlFor={id}>Link address</label>
-      <input id={id} type="text" autoFocus value={typed} placeholder="https://example.com" onChange={(event) => type(event.target.value)} onKeyDown={keys} />
-      <button type="button" className="tool wide" onClick={() => type(UNSUBSCRIBE_URL)}>Unsubscribe link</button>
-      <button type="button" className="tool wide" onClick={apply}>Apply</button>
+    <span className="tools">
+      {fields.map(([name, text, placeholder], place) => (
+        <label key={name} htmlFor={id + name}>{text}
+          <input id={id + name} type="text" autoFocus={place === 0} value={typed[name]} placeholder={placeholder} onChange={(event) => type({ ...typed, [name]: event.target.value })} onKeyDown={keys} />
+        </label>
+      ))}
+      {children?.((values) => type({ ...typed, ...values }))}
+      <button type="button" className="tool wide" onClick={done}>Apply</button>
     </span>
   );
 }
 
-export function Toolbar({ variables, pickImage }) {
+function LinkField({ editor, href }) {
+  const apply = ({ url }) => {
+    const chain = editor.chain().focus().extendMarkRange("link");
+    (url.trim() ? chain.setLink({ href: url.trim() }) : chain.unsetLink()).run();
+  };
+  return (
+    <Fields label="Link" pressed={Boolean(href)} fields={[["url", "Link address", "https://example.com"]]} initial={{ url: href }} apply={apply}>
+      {(change) => <button type="button" className="tool wide" onClick={() => change({ url: UNSUBSCRIBE_URL })}>Unsubscribe link</button>}
+    </Fields>
+  );
+}
+
+function ImageField({ editor }) {
+  const apply = ({ url, alt }) => { if (url.trim()) editor.chain().focus().setImage({ src: url.trim(), alt: alt.trim() }).run(); };
+  const fields = [["url", "Image address", "https://example.com/image.png"], ["alt", "Description", "For people who don’t see it"]];
+  return <Fields label="Image" fields={fields} initial={{ url: "", alt: "" }} apply={apply} />;
+}
+
+export function Toolbar({ variables }) {
   const { editor } = useCurrentEditor();
   const now = useEditorState({ editor, selector: (given) => (given.editor ? look(given) : null) });
   if (!editor || !now) return null;
   const run = (change) => change(editor.chain().focus()).run();
   const setBlock = (value) => run((chain) => (value === "p" ? chain.setParagraph() : chain.setHeading({ level: Number(value) })));
-  const setTheme = (theme) => { setCurrentTheme(editor, theme); editor.storage.theme = theme; };
   const addFooter = () => editor.chain().focus("end").insertContentAt(editor.state.doc.content.size - 1, footerContent).run();
   return (
     <div className="toolbar" role="toolbar" aria-label="Formatting">
@@ -98,10 +115,10 @@ export function Toolbar({ variables, pickImage }) {
       <LinkField editor={editor} href={now.link} />
       <button type="button" className="tool wide" onClick={() => run((chain) => chain.setButton())}>Button</button>
       <button type="button" className="tool wide" onClick={() => run((chain) => chain.setHorizontalRule())}>Divider</button>
-      {pickImage && <button type="button" className="tool wide" onClick={() => pickImage(editor)}>Image</button>}
+      <ImageField editor={editor} />
       <button type="button" className="tool wide" onClick={addFooter}>Unsubscribe footer</button>
       <Variables editor={editor} variables={variables} selected={now.variable} />
-      <label className="theme">Theme <select value={now.theme || "basic"} onChange={(event) => setTheme(event.target.value)}>
+      <label className="theme">Theme <select value={now.theme} onChange={(event) => setCurrentTheme(editor, event.target.value)}>
         <option value="basic">Styled</option><option value="minimal">Plain</option>
       </select></label>
       <Button label="Undo" disabled={!now.undo} onClick={() => run((chain) => chain.undo())}>↶</Button>

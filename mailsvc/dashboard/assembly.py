@@ -27,6 +27,8 @@ from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.audience.assembly import sections as audience_sections
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.domains import DomainPages
+from mailsvc.dashboard.editor.pages import EditorPages
+from mailsvc.dashboard.editor.preview import Previews
 from mailsvc.dashboard.emails.detail import EmailPages
 from mailsvc.dashboard.emails.export import ExportPages
 from mailsvc.dashboard.emails.listing import EmailList
@@ -66,6 +68,13 @@ from mailsvc.net.signed_links import SignedLinks
 from mailsvc.runtime.offload import InThread
 from mailsvc.settings.schema import Settings
 from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.audience.contacts import Contacts
+from mailsvc.store.audience.keys import AudienceKeys
+from mailsvc.store.audience.properties import Properties
+from mailsvc.store.audience.segments import Segments
+from mailsvc.store.audience.topics import Topics
+from mailsvc.store.broadcasts.sending import Sending
+from mailsvc.store.broadcasts.versions import Versions
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.domains.reports import Reports
 from mailsvc.store.encryption.secrets import Encryption
@@ -189,6 +198,7 @@ class Assembly:
             ),
             "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,
+            "broadcasts/*/edit": self._editor(context),
             "suppressions": SuppressionPages(context, suppressions, lambda: self.notify("events")),
             "settings/usage": Usage(
                 context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
@@ -216,6 +226,15 @@ class Assembly:
         if self.inbox is not None:
             sections["sandbox"] = Inbox(context, self.inbox)
         return Dashboard({name: _resource(section) for name, section in sections.items()}, _resource(CommonPages(context)))
+
+    def _editor(self, context: PageContext) -> EditorPages:
+        pool, clock = self.pool, self.clock
+        contacts = Contacts(pool, clock, AudienceKeys(pool, self.encryption))
+        previews = Previews(contacts, Sending(pool), self.accounts, self.intake, self.in_thread, self.base_url)
+        return EditorPages(
+            context, Versions(pool, clock), previews, self.domains, Segments(pool, clock), Topics(pool, clock), Properties(pool, clock),
+            self.settings.broadcasts,
+        )  # fmt: skip
 
     def _context(self) -> PageContext:
         templates = formatting.environment(navigation=NAVIGATION, static=address)

@@ -18,7 +18,9 @@ YEAR = "public, max-age=31536000, immutable"
 
 
 class Dashboard(Resource):
-    """`sections` maps the first segment below /dashboard/, or the first two, to a section. Each section gets the whole path."""
+    """`sections` maps places to sections, each of which gets the whole path. A place is the first segment below /dashboard/, or narrower:
+    the first two, or the first and third with `*` between them.
+    """
 
     isLeaf = True
 
@@ -29,8 +31,9 @@ class Dashboard(Resource):
 
     def render(self, request: Any) -> Any:
         path: bytes = request.path
-        first, second, third = [*path.split(b"/")[1:], b"", b""][:3]
-        found = (self._sections.get(second + b"/" + third) or self._sections.get(second)) if first else None
+        first, second, third, fourth = [*path.split(b"/")[1:], b"", b"", b""][:4]
+        narrow, get = second + b"/", self._sections.get
+        found = (get(narrow + b"*/" + fourth) or get(narrow + third) or get(second)) if first else None
         return (found or self._others).render(request)
 
 

@@ -33,6 +33,11 @@ def headers(*, secure: bool, csp: str = CSP, cache: str = "no-store") -> dict[st
     return {"Content-Security-Policy": csp, "Cache-Control": cache, **_ALWAYS, **(_HSTS if secure else {})}
 
 
+def editor_csp(nonce: str) -> str:
+    """The policy of the broadcast editor, whose libraries create style elements, and which shows images from everywhere."""
+    return CSP.replace("style-src 'self'", f"style-src 'self' 'nonce-{nonce}'").replace("img-src 'self' data:", "img-src 'self' data: blob: https:")
+
+
 def mail_csp(*, images: bool) -> str:
     """The policy for an email's preview. `images`: allow remote images."""
     return _MAIL_CSP.format(images=" https: http:" if images else "")

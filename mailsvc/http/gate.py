@@ -27,6 +27,7 @@ _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNOR
 # Other methods get 501. CONNECT and TRACE are known and not allowed anywhere (9110 §9.1).
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"})
 UPLOADS = frozenset({b"/contacts/imports", b"/dashboard/audience/imports"})  # take a form with a file
+EDITOR, SAVE = b"/dashboard/broadcasts/", b"/edit/save"  # how the path begins and ends at which the broadcast editor saves
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -38,6 +39,7 @@ class Limits:
     upload: int = 200 * 1024 * 1024  # of a file with contacts
     other_body: int = 1024 * 1024  # of any other request
     form: int = 64 * 1024  # of a form on a page, for everybody
+    draft: int = 4 * 1024 * 1024  # of the form of the broadcast editor
     spool_above: int = 1024 * 1024  # larger bodies are kept on disk and read in a thread
     idle: float = 60.0
     patience: float = 20.0  # how often the speed of an unfinished request is checked
@@ -92,7 +94,8 @@ class Gate:
         if head.page and _uploads(head):
             return await self._page_upload(head)
         if head.path in UNGUARDED or head.page:
-            return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
+            most = self.limits.draft if head.path.startswith(EDITOR) and head.path.endswith(SAVE) else self.limits.form
+            return self._checked(head, Entry(self.rate.peek(head.address()), body_max=most))
         if head.method == b"OPTIONS":
             return self._counted(head, None if head.known else problem.no_endpoint())
         if head.known and head.method in (b"GET", b"HEAD") and caller.PUBLIC.match(head.path):

@@ -11,6 +11,8 @@ import pyotp
 import pytest_twisted
 
 from mailsvc.dashboard.account.data import KINDS
+from mailsvc.store.broadcasts.broadcasts import Broadcasts
+from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.paging import ALL
 from mailsvc.store.people.identities import Identities, Identity
@@ -84,6 +86,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/domains/<text>/mail", "DNS records mailed", {"email": "admin@acme.example"}, domain)
     await sent("/domains/<text>/change", "domain changed", {"tls": "enforced"}, domain)
     await sent("/domains/<text>/track", "domain changed", {"tracking_subdomain": "links"}, domain)
+    await broadcasts(walk, account_id)
     await sent("/domains/<text>/delete", "domain deleted", {"name": "acme.example"}, domain)
 
     await sent("/webhooks", "webhook added", {"url": "https://old.example/", "on:email.sent": "1"})
@@ -168,6 +171,14 @@ async def around_the_imports(walk: Walk) -> None:
         await walk.sent(f"/audience/imports/<text>/{action}", line, form, location.rpartition("/")[2])
     assert (await lines(walk.rig) - before)["contacts uploaded"] == 2
     walk.walked.add(f"{HOME}/audience/imports")
+
+
+async def broadcasts(walk: Walk, account_id: UUID) -> None:
+    content = Content(name="News", segment_id=None, sender="news@acme.example", subject="News", html="<p>Hi</p>")
+    broadcast = await Broadcasts(walk.rig.pool, walk.rig.clock).add(account_id, content)
+    await walk.sent("/broadcasts/<text>/edit/save", "broadcast changed", {"subject": "Other"}, broadcast)
+    await walk.sent("/broadcasts/<text>/edit/restore", "broadcast changed", {"version": "1"}, broadcast)
+    await walk.sent("/broadcasts/<text>/edit/test", "broadcast tested", {}, broadcast)
 
 
 async def single_sign_on(walk: Walk, account_id: UUID) -> None:

@@ -36,6 +36,14 @@ INSERT INTO broadcasts (account_id, id, {", ".join(_CONTENT)}, status, created_a
 SELECT account_id, %s, left(name, %s) || '{SUFFIX}', {", ".join(_CONTENT[1:])}, 'draft', %s
 FROM broadcasts WHERE account_id = %s AND id = %s
 """
+# The copy opens in the editor as the original does.
+COPY_VERSION = """
+INSERT INTO broadcast_versions (account_id, broadcast_id, version, begun_at, saved_at, author, editor, document, settings, html, text)
+SELECT v.account_id, b.id, 1, b.created_at, b.created_at, v.author, v.editor, v.document, v.settings || jsonb_build_object('name', b.name),
+       v.html, v.text
+FROM broadcast_versions v JOIN broadcasts b ON b.account_id = v.account_id AND b.id = %s
+WHERE v.account_id = %s AND v.broadcast_id = %s ORDER BY v.version DESC LIMIT 1
+"""
 SEND = """
 UPDATE broadcasts SET status = %(status)s, scheduled_at = %(at)s, next_at = coalesce(%(at)s, %(now)s), key_id = %(key_id)s, reason = NULL
 WHERE account_id = %(account_id)s AND id = %(id)s
@@ -73,9 +81,9 @@ class Broadcasts:
         id_ = uuid7(now.timestamp())
 
         async def add(tx: Transaction) -> UUID | Refused:
-            missing = await _missing(tx, account_id, content)
-            if missing is not None:
-                return missing
+            lacking = await missing(tx, account_id, content)
+            if lacking is not None:
+                return lacking
             await tx.run(ADD, {**_given(content), "account_id": account_id, "id": id_, "now": now})
             if send:
                 await self._send(tx, account_id, id_, key_id, at, now)
@@ -149,6 +157,7 @@ class Broadcasts:
         async def duplicate(tx: Transaction) -> UUID | None:
             if not await tx.run(COPY, (new, COPIED_NAME - len(SUFFIX), now, account_id, id_)):
                 return None
+            await tx.run(COPY_VERSION, (new, account_id, id_))
             await write(tx, [attrs.evolve(line, subject=str(new)) for line in lines], now.timestamp())
             return new
 
@@ -221,7 +230,8 @@ def outcomes(counts: Mapping[str, int]) -> dict[str, int]:
     return {"delivered": counts.get("email.delivered", 0), "bounced": bounced, "complained": counts.get("email.complained", 0)}
 
 
-async def _missing(tx: Transaction, account_id: UUID, content: Content) -> Literal["segment", "topic"] | None:
+async def missing(tx: Transaction, account_id: UUID, content: Content) -> Literal["segment", "topic"] | None:
+    """Whether its segment or its topic does not exist."""
     if content.segment_id is not None and not (await tx.rows(SEGMENT, (account_id, content.segment_id)))[0][0]:
         return "segment"
     if content.topic_id is not None and not (await tx.rows(TOPIC, (account_id, content.topic_id)))[0][0]:

@@ -1,0 +1,151 @@
+// The page of the broadcast editor: saves while somebody writes, notices what others save, shows the preview. The text itself is edited
+// by window.MailEditor (etc/editor), or in a textarea if the HTML is edited.
+"use strict";
+
+const draft = document.getElementById("draft");
+const path = draft.dataset.path;
+const status = document.getElementById("status");
+const conflict = document.getElementById("conflict");
+const DELAY = 1500, LOOK = 15000;  // milliseconds: from a change to saving it, and between looks at what others saved
+
+let editor = null;     // once it is ready, with `read`
+let changes = 0, stored = 0;  // counts changes; `stored` of them were saved
+let timer = 0, running = null;
+
+const time = (at) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+
+async function ask(url, fields) {
+  const sent = fields && { method: "POST", body: new URLSearchParams(fields) };
+  const response = await fetch(url, { headers: { Accept: "application/json" }, ...sent });
+  if (!response.headers.get("content-type")?.startsWith("application/json"))
+    throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : "The server couldn’t save it.");
+  return { ok: response.ok, answer: await response.json() };
+}
+
+function showErrors(errors) {
+  draft.querySelectorAll("[data-error]").forEach((one) => { one.remove(); });
+  draft.querySelectorAll("[aria-invalid]").forEach((one) => { one.removeAttribute("aria-invalid"); });
+  for (const [name, sentence] of Object.entries(errors)) {
+    const field = draft.elements.namedItem(name);
+    if (!field || field.type === "hidden") continue;
+    field.setAttribute("aria-invalid", "true");
+    field.insertAdjacentHTML("afterend", '<p class="error" data-error></p>');
+    field.nextElementSibling.textContent = sentence;
+  }
+}
+
+function warn(saved, mine) {
+  const who = saved.author || "The API";
+  conflict.textContent = mine
+    ? `${who} also saved this draft, at ${time(saved.at)}. Your version replaced it; theirs is in the earlier versions.`
+    : `${who} saved this draft at ${time(saved.at)}. Reload the page to see it. If you go on, your version replaces theirs, which stays in the earlier versions.`;
+  conflict.hidden = false;
+}
+
+async function store() {
+  const counted = changes;
+  status.textContent = "Saving…";
+  try {
+    if (editor) {
+      const { json, html } = await editor.read();
+      draft.elements.document.value = json;
+      draft.elements.html.value = html;
+    }
+    const { ok, answer } = await ask(`${path}/save`, new FormData(draft));
+    showErrors(ok ? {} : answer.errors);
+    if (!ok) {
+      status.textContent = `Not saved: ${Object.values(answer.errors).join(" ")}`;
+      return false;
+    }
+    draft.elements.base.value = answer.base;
+    stored = counted;
+    status.textContent = `Saved at ${time(Date.now())}.`;
+    if (answer.overwritten) warn(answer.overwritten, true);
+    return true;
+  } catch (error) {
+    status.textContent = `Not saved: ${error instanceof TypeError ? "the server can’t be reached." : error.message} Your changes are still on this page.`;
+    timer = setTimeout(save, LOOK);
+    return false;
+  }
+}
+
+// One save at a time. Changes made meanwhile are saved afterwards.
+async function save() {
+  clearTimeout(timer);
+  while (running) await running;
+  if (stored === changes) return true;
+  running = store().finally(() => { running = null; });
+  return running;
+}
+
+function changed() {
+  changes += 1;
+  clearTimeout(timer);
+  timer = setTimeout(save, DELAY);
+}
+
+async function look() {
+  if (document.hidden || running) return;
+  try {
+    const { ok, answer } = await ask(`${path}/state`);
+    if (ok && !running && answer.newest && answer.base !== draft.elements.base.value) warn(answer.newest, false);
+  } catch { /* the next look or save says so */ }
+}
+
+draft.addEventListener("input", changed);
+draft.addEventListener("submit", (event) => { event.preventDefault(); changes += 1; save(); });
+addEventListener("beforeunload", (event) => { if (stored !== changes) event.preventDefault(); });
+setInterval(look, LOOK);
+
+// The preview, and the test email
+
+const preview = document.getElementById("preview");
+const frame = document.getElementById("frame");
+const tested = document.getElementById("tested");
+
+async function show() {
+  await save();
+  const view = preview.elements.view.value;
+  frame.hidden = false;
+  frame.dataset.view = view;
+  frame.src = `${path}/preview?${new URLSearchParams({ view, contact: preview.elements.contact.value, at: Date.now() })}`;
+}
+document.getElementById("show").addEventListener("click", show);
+preview.addEventListener("change", () => { if (!frame.hidden) show(); });
+preview.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  tested.textContent = "Sending…";
+  if (!await save()) { tested.textContent = "Not sent: the draft couldn’t be saved."; return; }
+  try {
+    const { ok, answer } = await ask(`${path}/test`, new FormData(preview));
+    tested.textContent = ok ? `Sent to ${answer.to}. ` : `Not sent: ${answer.errors.test}`;
+    if (ok) {
+      const link = document.createElement("a");
+      link.href = `/dashboard/emails/${answer.id}`;
+      link.textContent = "See what happens to it";
+      tested.append(link);
+    }
+  } catch { tested.textContent = "Not sent. Check the contact and try again."; }
+});
+
+// Whatever leaves the page or replaces the content saves first.
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest("a[href^='/dashboard/']");
+  if (!link || link.target || event.ctrlKey || event.metaKey || event.shiftKey || stored === changes) return;
+  event.preventDefault();
+  if (await save()) location.assign(link.href);
+});
+document.addEventListener("click", (event) => {
+  const question = event.target.closest("[data-ask-first]")?.dataset.askFirst;
+  if (question && !confirm(question)) { event.preventDefault(); event.stopImmediatePropagation(); }
+}, true);
+document.addEventListener("submit", async (event) => {
+  if (!event.target.matches("[data-restore]") || stored === changes) return;
+  event.preventDefault();
+  if (await save()) event.target.submit();
+});
+
+const place = document.getElementById("editor");
+if (place && window.MailEditor)
+  window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, refused: (why) => { status.textContent = why; } })
+    .then((ready) => { editor = ready; place.dataset.ready = ""; });

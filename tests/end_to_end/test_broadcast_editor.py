@@ -1,0 +1,184 @@
+"""The broadcast editor in Chromium: a letter with a variable is written by keyboard, saved, reloaded, previewed and tested.
+
+Needs Chromium, as test_browser does. No violation of the page's policy, and nothing in the console.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.screens import look_here
+from tests.end_to_end.test_browser import CHROMIUM, FLAGS, POLICY
+
+KEPT: list[Any] = []  # cookies: the sign-in link works once
+FOREIGN = "<table><tr><td>Made elsewhere, {{{contact.first_name|friend}}}</td></tr></table>"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None and os.environ.get("MAILSVC_TEST_CHROMIUM") != "required",
+        reason="Chromium is not installed (Debian package: chromium).",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("editor")
+    inbox = free_port()
+    changes: dict[str, dict[str, object]] = {
+        "delivery": {"routes": {"*": f"smtp://127.0.0.1:{inbox}"}},
+        "sandbox": {"listen": [f"tcp:{inbox}:interface=127.0.0.1"]},
+    }
+    daemon = Daemon(folder, module_database, changes)
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert CHROMIUM is not None, "CI has no Chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
+    """Signed in. Anything in the console fails the test, and so does a violation of the policy."""
+    context = browser.new_context(base_url=f"http://127.0.0.1:{daemon.port}", viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(10_000)
+    context.add_init_script(POLICY)
+    page, wrong = context.new_page(), list[str]()
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    if not KEPT:
+        page.goto(daemon.facts["sign_in"])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
+        KEPT.extend(context.cookies())
+    context.add_cookies(KEPT)
+    yield page
+    context.close()
+    assert not wrong
+
+
+def call(daemon: Daemon, method: str, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+    answer = daemon.call(method, path, body)
+    assert answer.status in (200, 201), answer
+    found: dict[str, Any] = answer.body
+    return found
+
+
+def new_draft(daemon: Daemon, **content: object) -> str:
+    segment = call(daemon, "POST", "/segments", {"name": "Readers"})["id"]
+    fields = {"segment_id": segment, "from": f"Acme <news@{daemon.facts['domain']}>", "subject": "News", **content}
+    found: str = call(daemon, "POST", "/broadcasts", fields)["id"]
+    return found
+
+
+def saved(page: Page) -> None:
+    expect(page.locator("#status")).to_contain_text("Saved at", timeout=15_000)
+
+
+def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daemon) -> None:
+    call(daemon, "POST", "/contact-properties", {"key": "plan", "type": "string", "fallback_value": "free"})
+    call(daemon, "POST", "/contacts", {"email": "ada@example.net", "first_name": "Ada", "properties": {"plan": "gold"}})
+    broadcast = new_draft(daemon)
+    path = f"/dashboard/broadcasts/{broadcast}/edit"
+    page.goto(path)
+    text = page.get_by_role("textbox", name="Content of the email")
+    text.click()
+    page.keyboard.type("Dear {{first")
+    expect(page.locator(".variable-list").get_by_role("option", name="first_name")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(text.locator("[data-variable=first_name]")).to_be_visible()
+    page.keyboard.press("ArrowLeft")  # selects the chip
+    page.get_by_label("Fallback for first_name").fill("friend")
+    text.press("End")
+    page.keyboard.type(", your plan is ")
+    page.get_by_label("Variable", exact=True).select_option("plan")
+    page.get_by_role("button", name="Insert variable").click()
+    page.get_by_role("button", name="Unsubscribe footer").click()
+    page.get_by_label("Subject").fill("For {{{contact.first_name|you}}}")
+    saved(page)
+
+    stored = call(daemon, "GET", f"/broadcasts/{broadcast}")
+    assert "Dear {{{contact.first_name|friend}}}, your plan is {{{contact.plan|free}}}" in stored["html"].replace("<!-- -->", "")
+    assert 'href="{{{UNSUBSCRIBE_URL}}}"' in stored["html"] and stored["subject"] == "For {{{contact.first_name|you}}}"
+    page.reload()
+    expect(text.locator("[data-variable=first_name]")).to_have_text("first_name or “friend”")
+    expect(text.get_by_text("Unsubscribe")).to_be_visible()
+
+    frame = page.frame_locator("#frame")
+    page.get_by_label("As contact").fill("ada@example.net")
+    page.get_by_role("button", name="Preview").click()
+    expect(frame.get_by_text("Dear Ada, your plan is gold")).to_be_visible()
+    for view in ("Phone", "Dark"):
+        page.get_by_label(view).check()
+        expect(frame.get_by_text("Dear Ada, your plan is gold")).to_be_visible()
+    page.get_by_label("Plain text").check()
+    expect(frame.locator("pre")).to_contain_text("Dear Ada, your plan is gold")
+    page.get_by_label("Desktop").check()
+
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#tested")).to_contain_text("Sent to ")
+    page.locator("#tested a").click()
+    expect(page.get_by_role("heading", name="Test: For Ada")).to_be_visible()
+
+
+def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon)
+    path = f"/dashboard/broadcasts/{broadcast}/edit"
+    page.goto(path)
+    other = page.context.new_page()
+    other.goto(path)
+    page.get_by_label("Subject").fill("First")
+    saved(page)
+    other.get_by_label("Subject").fill("Second")
+    saved(other)
+    expect(other.locator("#conflict")).to_contain_text("theirs is in the earlier versions")
+    assert call(daemon, "GET", f"/broadcasts/{broadcast}")["subject"] == "Second"
+    other.goto(path)
+    other.locator("#history > summary").click()
+    expect(other.locator("#versions tbody tr")).to_have_count(2)
+    other.get_by_role("button", name="Restore").click()
+    expect(other.locator("#status")).to_contain_text("Restored")
+    expect(other.get_by_label("Subject")).to_have_value("First")
+    other.close()
+
+
+def test_html_made_elsewhere_opens_as_html(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon, html=FOREIGN)
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit")
+    html = page.get_by_label("HTML", exact=True)
+    expect(html).to_have_value(FOREIGN)
+    assert not page.locator("script[src*='editor.min.js']").count()
+    html.fill(FOREIGN.replace("elsewhere", "here"))
+    saved(page)
+    assert "Made here" in call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
+    page.get_by_role("link", name="Use the editor").click()
+    expect(page.get_by_role("textbox", name="Content of the email")).to_be_visible()
+    assert "Made here" in call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]  # opening changes nothing
+
+
+def test_the_page_is_light_and_accessible(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon)
+    sizes: list[int] = []
+    page.on("response", lambda answer: sizes.append(int(answer.headers.get("content-length", 0))) if "/static/" in answer.url else None)
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit")
+    expect(page.get_by_role("textbox", name="Content of the email")).to_be_visible()
+    assert 500_000 < sum(sizes) < 600_000, sizes
+    assert look_here(page, "broadcast-editor") == []
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit?view=html")
+    assert look_here(page, "broadcast-editor-html") == []
