@@ -9,6 +9,7 @@ import { Placeholder } from "@tiptap/extension-placeholder";
 import { createPortal } from "react-dom";
 import { createRoot } from "react-dom/client";
 
+import { nameFields } from "./names.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
 import { variableSuggestion } from "./suggestion.js";
 import { Toolbar } from "./toolbar.jsx";
@@ -41,6 +42,7 @@ function mount(element, { content, variables, changed, refused }) {
       editor.view.dom.setAttribute("aria-label", LABEL);
       editor.view.dom.setAttribute("role", "textbox");
       editor.view.dom.setAttribute("aria-multiline", "true");
+      requestAnimationFrame(() => nameFields(below.querySelector(".inspector")));
       resolve({
         read: async () => ({ json: JSON.stringify(editor.getJSON()), html: (await composeReactEmail({ editor })).unformattedHtml }),
       });

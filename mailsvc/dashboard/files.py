@@ -27,7 +27,7 @@ class File:
 
 
 def _read(path: Path) -> File:
-    content, packed = path.read_bytes(), path.with_name(f"{path.name}.gz")  # compressing the editor takes a quarter of a second
+    content, packed = path.read_bytes(), path.with_name(f"{path.name}.gz")  # of the editor, as compressing it takes long
     return File(_KINDS[path.suffix], content, packed.read_bytes() if packed.is_file() else gzip.compress(content, 9, mtime=0))
 
 
@@ -45,7 +45,7 @@ def address(name: str) -> str:
 
 
 def missing() -> list[str]:
-    """Files of npm packages that are not installed. Without them pages neither update automatically nor draw charts, nor is there an editor."""
+    """Files of npm packages that are not installed. Without them there are no live updates, charts and editor."""
     return [name for name in FOREIGN if name not in FILES]
 
 

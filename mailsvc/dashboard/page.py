@@ -193,11 +193,11 @@ class PageRequest:
 
     # Response
 
-    def render(self, template: str, status: int = 200, csp: str = safety.CSP, **values: object) -> bytes:
+    def render(self, template: str, status: int = 200, **values: object) -> bytes:
         page = self.context.templates.get_template(template).render(
             request=self, now=self.context.now(), context=self.context, section=self.section, **values
         )
-        return self.send(page.encode("utf-8", "replace"), "text/html; charset=utf-8", status, csp=csp)
+        return self.send(page.encode("utf-8", "replace"), "text/html; charset=utf-8", status)
 
     def send(self, body: bytes, kind: str, status: int = 200, **headers: str) -> bytes:
         """`headers` are passed to safety.headers."""

@@ -35,7 +35,8 @@ def headers(*, secure: bool, csp: str = CSP, cache: str = "no-store") -> dict[st
 
 def editor_csp(nonce: str) -> str:
     """The policy of the broadcast editor, whose libraries create style elements, and which shows images from everywhere."""
-    return CSP.replace("style-src 'self'", f"style-src 'self' 'nonce-{nonce}'").replace("img-src 'self' data:", "img-src 'self' data: blob: https:")
+    with_styles = CSP.replace("style-src 'self'", f"style-src 'self' 'nonce-{nonce}'")
+    return with_styles.replace("img-src 'self' data:", "img-src 'self' data: blob: https:")
 
 
 def mail_csp(*, images: bool) -> str:

@@ -62,14 +62,13 @@ class EditorPages:
         """`typed`: what a form had that could not be saved."""
         account_id, draft = request.account_id, opened.draft
         nonce = secrets.token_urlsafe(16)
-        return request.render(
+        shown = request.render(
             "editor/edit.html",
             422 if errors else 200,
-            csp=editor_csp(nonce),
             nonce=nonce,
             id=broadcast_id,
             base=opened.base,
-            values=form.fields(draft) | {name: typed[name] for name in form.fields(draft) if name in typed},
+            values={name: typed.get(name, value) for name, value in form.fields(draft).items()},
             as_html=_as_html(draft, request.query("view")),
             foreign=draft.document is None and bool(draft.content.html or draft.content.text),
             errors=errors,
@@ -79,6 +78,8 @@ class EditorPages:
             topics=(await self.topics.list(account_id, ALL))[0],
             variables=await self._variables(account_id),
         )
+        request.set_header("Content-Security-Policy", editor_csp(nonce))
+        return shown
 
     @page(app, f"{EDIT}/save", "POST")
     async def save(self, request: PageRequest, text: str) -> bytes:
@@ -86,7 +87,9 @@ class EditorPages:
         broadcast_id = request.uuid(text, "broadcast")
         opened = _found(await self.versions.open(request.account_id, broadcast_id))
         try:
-            saved = await self._save(request, broadcast_id, form.read(request.form, opened.draft, self.limits), apart=not _by_script(request))
+            saved = await self._save(
+                request, broadcast_id, form.read(request.form, opened.draft, self.limits), apart=not _by_script(request)
+            )
         except Wrong as wrong:
             if _by_script(request):
                 return _json(request, {"errors": wrong.errors}, 422)
@@ -161,7 +164,7 @@ class EditorPages:
         if saved in _REFUSED:
             field, sentence = _REFUSED[saved]
             raise Wrong({field: sentence})
-        return _found(saved)
+        raise _refusal(saved)
 
     async def _contact(self, request: PageRequest, text: str) -> Any:
         if not text:
@@ -185,9 +188,13 @@ class EditorPages:
 def _found(opened: Opened | Refused) -> Opened:
     if isinstance(opened, Opened):
         return opened
-    if opened == "status":
-        raise PageError(409, "Not a draft", "This broadcast isn’t a draft any more, so it can’t be edited.")
-    raise not_found("broadcast")
+    raise _refusal(opened)
+
+
+def _refusal(why: Refused) -> PageError:
+    if why == "status":
+        return PageError(409, "Not a draft", "This broadcast isn’t a draft any more, so it can’t be edited.")
+    return not_found("broadcast")
 
 
 def _as_html(draft: Draft, view: str) -> bool:

@@ -38,6 +38,7 @@ class NotSent(Exception):
 @attrs.frozen
 class Merged:
     subject: str
+    preview_text: str
     html: str | None = attrs.field(repr=False)
     text: str | None = attrs.field(repr=False)
 
@@ -78,6 +79,7 @@ class Previews:
             plain = merge.text_of(content.html) if content.text is None and content.html else content.text
             return Merged(
                 merge.parse(content.subject).line(values),
+                merge.parse(content.preview_text).line(values),
                 merge.parse(content.html).html(values) if content.html else None,
                 merge.parse(plain).text(values) if plain else None,
             )
@@ -96,10 +98,11 @@ class Previews:
         except AddressError:
             raise NotSent("Choose the address that it comes from first.") from None
         merged = await self.merged(account_id, content, contact)
-        html = merged.html and merge.with_preview(merged.html, content.preview_text)
+        html = merged.html and merge.with_preview(merged.html, merged.preview_text)
         subject = f"Test: {merged.subject}" if merged.subject else "Test"
         email = Incoming(sender, (parse_mailbox(to),), subject, EmailContent(html=html, text=merged.text), source=TEST)
-        answer: Any = await self.intake.submit(Caller(account_id, None, "sending_access", None, None, plan=account.plan), [email], lines=[line])
+        caller = Caller(account_id, None, "sending_access", None, None, plan=account.plan)
+        answer: Any = await self.intake.submit(caller, [email], lines=[line])
         match answer:
             case Admitted((UUID() as sent, *_)):
                 return sent

@@ -40,7 +40,8 @@ WHERE account_id = %(account_id)s AND id = %(broadcast_id)s
 """
 _ADD = """
 INSERT INTO broadcast_versions (account_id, broadcast_id, version, begun_at, saved_at, author, editor, document, settings, html, text)
-VALUES (%(account_id)s, %(broadcast_id)s, %(version)s, %(now)s, %(now)s, %(author)s, %(editor)s, %(document)s, %(stored)s, %(html)s, %(text)s)
+VALUES (%(account_id)s, %(broadcast_id)s, %(version)s, %(now)s, %(now)s, %(author)s, %(editor)s, %(document)s, %(stored)s, %(html)s,
+        %(text)s)
 """
 _REPLACE = """
 UPDATE broadcast_versions SET version = version + 1, saved_at = %(now)s, editor = %(editor)s, document = %(document)s,
@@ -50,8 +51,7 @@ WHERE account_id = %(account_id)s AND broadcast_id = %(broadcast_id)s AND versio
 _PRUNE = """
 DELETE FROM broadcast_versions WHERE account_id = %s AND broadcast_id = %s AND version IN (
     SELECT version FROM (
-        SELECT version, row_number() OVER newest AS place,
-               sum(coalesce(octet_length(html), 0) + coalesce(octet_length(text), 0) + coalesce(octet_length(document), 0)) OVER newest AS size
+        SELECT version, row_number() OVER newest AS place, sum(octet_length(concat(html, text, document))) OVER newest AS size
         FROM broadcast_versions WHERE account_id = %s AND broadcast_id = %s WINDOW newest AS (ORDER BY version DESC)
     ) v WHERE place > %s OR (place > 2 AND size > %s)
 )
