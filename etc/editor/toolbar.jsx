@@ -10,6 +10,8 @@ const MARKS = [["bold", "Bold", "B"], ["italic", "Italic", "I"], ["underline", "
 
 const blockOf = (editor) => BLOCKS.slice(1).find(([level]) => editor.isActive("heading", { level: Number(level) }))?.[0] ?? "p";
 
+const withoutNothing = (href) => (href === "#" ? "" : href); // what a new button has
+
 function look({ editor }) {
   const { node } = editor.state.selection;
   return {
@@ -17,7 +19,7 @@ function look({ editor }) {
     marks: MARKS.map(([name]) => editor.isActive(name)),
     bullets: editor.isActive("bulletList"),
     numbers: editor.isActive("orderedList"),
-    link: editor.getAttributes("link").href ?? "",
+    link: editor.isActive("button") ? withoutNothing(editor.getAttributes("button").href) : editor.getAttributes("link").href ?? "",
     variable: node?.type.name === "variable" ? node.attrs : null,
     undo: editor.can().undo(),
     redo: editor.can().redo(),
@@ -79,8 +81,9 @@ function Fields({ label, pressed, fields, initial, apply, children }) {
 
 function LinkField({ editor, href }) {
   const apply = ({ url }) => {
-    const chain = editor.chain().focus().extendMarkRange("link");
-    (url.trim() ? chain.setLink({ href: url.trim() }) : chain.unsetLink()).run();
+    const chain = editor.chain().focus();
+    if (editor.isActive("button")) chain.updateButton({ href: url.trim() || "#" }).run();
+    else (url.trim() ? chain.extendMarkRange("link").setLink({ href: url.trim() }) : chain.extendMarkRange("link").unsetLink()).run();
   };
   return (
     <Fields label="Link" pressed={Boolean(href)} fields={[["url", "Link address", "https://example.com"]]} initial={{ url: href }} apply={apply}>

@@ -84,9 +84,9 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/emails/export", "emails exported", {}, query=f"?id={uuid4()}")
     await sent("/logs/export", "logs exported", {}, query=f"?id={uuid4()}")
     await sent("/domains/<text>/mail", "DNS records mailed", {"email": "admin@acme.example"}, domain)
+    await broadcasts(walk, account_id)
     await sent("/domains/<text>/change", "domain changed", {"tls": "enforced"}, domain)
     await sent("/domains/<text>/track", "domain changed", {"tracking_subdomain": "links"}, domain)
-    await broadcasts(walk, account_id)
     await sent("/domains/<text>/delete", "domain deleted", {"name": "acme.example"}, domain)
 
     await sent("/webhooks", "webhook added", {"url": "https://old.example/", "on:email.sent": "1"})
