@@ -1,5 +1,5 @@
 -- Earlier versions of drafts, and what the editor needs to open the current one. The previous release does not look at it.
--- depends: 0044_operator_access
+-- depends: 0046_problems
 
 CREATE TABLE broadcast_versions (
     account_id   uuid NOT NULL,
