@@ -6,10 +6,10 @@ A page is a method that takes a `PageRequest` and returns bytes, registered with
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import IO, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import UUID, uuid4
 
@@ -18,11 +18,11 @@ from klein import Klein
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http_headers import Headers
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.http_request import HttpRequest
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
 from mailsvc.http import problem
@@ -55,27 +55,6 @@ REAUTHENTICATE = f"{SIGN_IN}/again"
 FIRST = f"{SIGN_IN}/first"  # where somebody who signed in with a link chooses how to sign in from now on
 REAUTHENTICATION_LIFETIME = timedelta(minutes=15)  # after it, dangerous changes ask for a proof again
 NEVER = datetime.fromtimestamp(0, UTC)  # `proved_at` of a session whose user signed in through a provider that reports no sign-in time
-
-
-class HttpRequest(Protocol):
-    """The part of http/request.Request that pages use."""
-
-    method: bytes
-    path: bytes
-    uri: bytes
-    args: dict[bytes, list[bytes]]
-    content: IO[bytes] | None
-    requestHeaders: Headers
-    responseHeaders: Headers
-
-    def setResponseCode(self, code: int) -> None: ...
-    def address(self) -> str: ...
-    def body(self) -> bytes: ...
-    @property
-    def large(self) -> bool: ...
-    async def turn(self, size: int) -> bool: ...
-    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool: ...
-    def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]: ...
 
 
 @attrs.frozen
