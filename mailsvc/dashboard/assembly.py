@@ -25,6 +25,7 @@ from mailsvc.dashboard.account.single_sign_on import SingleSignOnSettings
 from mailsvc.dashboard.account.smtp import RelayAccess, SmtpPages
 from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.audience.assembly import sections as audience_sections
+from mailsvc.dashboard.broadcasts.assembly import sections as broadcast_sections
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.editor.pages import EditorPages
@@ -112,6 +113,7 @@ from mailsvc.store.queue.operator import Operating
 NAVIGATION = (
     ("", "Home", "home"),
     ("emails", "Emails", "mail"),
+    ("broadcasts", "Broadcasts", "send"),
     ("audience", "Audience", "people"),
     ("domains", "Domains", "globe"),
     ("keys", "API keys", "key"),
@@ -218,6 +220,7 @@ class Assembly:
             "settings/sso": SingleSignOnSettings(context, account_providers),
             "settings/identities": IdentityPages(context, authentication),
             **audience_sections(context, self.audience, pool, self.settings),
+            **broadcast_sections(context, pool, self.settings, self.domains, self.accounts, self.quotas, self.notify),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys,
             "sign-in/with": Federation(context, authentication, email_links),
             "sign-in/sso": SingleSignOnPages(context, authentication, account_providers, signin),

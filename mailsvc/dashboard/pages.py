@@ -18,8 +18,8 @@ YEAR = "public, max-age=31536000, immutable"
 
 
 class Dashboard(Resource):
-    """`sections` maps places to sections, each of which gets the whole path. A place is the first segment below /dashboard/, or narrower:
-    the first two, or the first and third with `*` between them.
+    """`sections` maps the beginning of a path below /dashboard/ to a section: its first segment, its first two, or its first and third
+    with a star between them, as in `broadcasts/*/edit`. Each section gets the whole path.
     """
 
     isLeaf = True
@@ -32,9 +32,9 @@ class Dashboard(Resource):
     def render(self, request: Any) -> Any:
         path: bytes = request.path
         first, second, third, fourth = [*path.split(b"/")[1:], b"", b"", b""][:4]
-        narrow, get = second + b"/", self._sections.get
-        found = (get(narrow + b"*/" + fourth) or get(narrow + third) or get(second)) if first else None
-        return (found or self._others).render(request)
+        names = (second + b"/" + third, second + b"/*/" + fourth, second) if first else ()
+        found = next((self._sections[name] for name in names if name in self._sections), self._others)
+        return found.render(request)
 
 
 @attrs.define(eq=False)

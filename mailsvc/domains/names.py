@@ -86,6 +86,16 @@ def registrable(name: str) -> str | None:
     return found
 
 
+def is_registrable(name: str) -> bool:
+    """Whether `name` is a registered domain, and not below one."""
+    return registrable(name) == name
+
+
+def same_organisation(one: str, other: str) -> bool:
+    """Whether both names are in the same registered domain."""
+    return one == other or (registrable(one) is not None and registrable(one) == registrable(other))
+
+
 def relative(name: str, domain: str) -> str:
     """`name` as DNS providers expect it: relative to the registered domain, which itself is `@`."""
     zone = registrable(domain) or domain

@@ -19,6 +19,7 @@ from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.audience.test_definitions import DEFAULTS
+from tests.dashboard.broadcasts.rig import BroadcastPagesRig
 from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
 from tests.dashboard.test_passkeys import OPTIONS, device
@@ -89,6 +90,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     await sent("/domains/<text>/track", "domain changed", {"tracking_subdomain": "links"}, domain)
     await sent("/domains/<text>/delete", "domain deleted", {"name": "acme.example"}, domain)
 
+    await around_broadcasts(walk)
     await sent("/webhooks", "webhook added", {"url": "https://old.example/", "on:email.sent": "1"})
     [(webhook,)] = await pool.rows("SELECT id FROM webhooks")
     await sent("/webhooks/<text>/test", "webhook tested", {}, webhook)
@@ -179,6 +181,23 @@ async def broadcasts(walk: Walk, account_id: UUID) -> None:
     await walk.sent("/broadcasts/<text>/edit/save", "broadcast changed", {"subject": "Other"}, broadcast)
     await walk.sent("/broadcasts/<text>/edit/restore", "broadcast changed", {"version": "1"}, broadcast)
     await walk.sent("/broadcasts/<text>/edit/test", "broadcast tested", {}, broadcast)
+
+
+async def around_broadcasts(walk: Walk) -> None:
+    """Drafts that are sent, scheduled and deleted."""
+    sent, made = walk.sent, await BroadcastPagesRig.beside(walk.rig, walk.ann)
+    await made.contacts(["reader@example.net"])
+    await sent("/broadcasts", "broadcast created")
+    one, two = await made.draft(), await made.draft()
+    tomorrow = walk.rig.assembly.domains.now() + timedelta(days=1)
+    await sent("/broadcasts/<text>/schedule", "broadcast scheduled", {"at": f"{tomorrow:%Y-%m-%dT%H:%M}", "zone": "UTC"}, one)
+    await sent("/broadcasts/<text>/unschedule", "broadcast unscheduled", {}, one)
+    await sent("/broadcasts/<text>/send", "broadcast sent", {}, one)
+    await walk.rig.pool.run("UPDATE broadcasts SET paused_at = now() WHERE id = %s", (one,))
+    await sent("/broadcasts/<text>/continue", "broadcast continued", {}, one)
+    await sent("/broadcasts/<text>/cancel", "broadcast canceled", {}, one)
+    await sent("/broadcasts/<text>/duplicate", "broadcast created", {}, one)
+    await sent("/broadcasts/<text>/delete", "broadcast deleted", {}, two)
 
 
 async def single_sign_on(walk: Walk, account_id: UUID) -> None:

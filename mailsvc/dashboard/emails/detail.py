@@ -18,7 +18,7 @@ from mailsvc.dashboard.formatting import result
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.dashboard.signin.mails import SOURCE
-from mailsvc.domains.names import registrable
+from mailsvc.domains.names import is_registrable, same_organisation
 from mailsvc.insights import checks
 from mailsvc.insights.checks import Grouped, Insight
 from mailsvc.insights.checks.links import all_hosts
@@ -222,14 +222,14 @@ class EmailPages:
         """Insights from the message, those of its domain, and whether DNS checks are still in progress."""
 
         def look() -> tuple[list[Insight], frozenset[str]]:
-            mail = checks.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
+            mail = checks.mail_of(parsed, email.size, email.bulk, same_organisation, is_registrable, email.recipients, email.created_at)
             return checks.of_mail(mail), all_hosts(mail)
 
         found, hosts = await self.context.in_thread(look)
         domain = await self.domains.get(email.domain_id)
         if domain is None:
             return checks.grouped(found), None, False
-        listed, looking = self.reputation.linked([host for host in hosts if not _same_organisation(host, domain.name)])
+        listed, looking = self.reputation.linked([host for host in hosts if not same_organisation(host, domain.name)])
         facts, more = self.reputation.facts(domain)
         return checks.grouped([*found, *of_linked(listed)]), checks.grouped(of_facts(facts)), looking or more
 
@@ -244,14 +244,6 @@ class EmailPages:
             return parsed
         except mime.MimeError:
             return None
-
-
-def _same_organisation(one: str, other: str) -> bool:
-    return one == other or (registrable(one) is not None and registrable(one) == registrable(other))
-
-
-def _is_root(domain: str) -> bool:
-    return registrable(domain) == domain
 
 
 def _view(requested: str, parsed: Parsed | None) -> str:

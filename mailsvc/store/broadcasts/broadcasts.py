@@ -13,7 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
-from mailsvc.store.broadcasts.values import COLUMNS, Broadcast, Content, broadcast
+from mailsvc.store.broadcasts.values import COLUMNS, Broadcast, Content, Status, broadcast
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
 from mailsvc.store.people.audit import Line, write
@@ -163,13 +163,15 @@ class Broadcasts:
 
         return await self.pool.transact(duplicate)
 
-    async def cancel(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Refused | None:
-        """Make a scheduled broadcast a draft again, or stop one that is being sent for good."""
+    async def cancel(
+        self, account_id: UUID, id_: UUID, lines: Sequence[Line] = (), only: Sequence[Status] = ("scheduled", "queued")
+    ) -> Refused | None:  # fmt: skip
+        """Make a scheduled broadcast a draft again, or stop one that is being sent for good. `only`: in which states."""
         now = utc(self.clock)
 
         async def cancel(tx: Transaction) -> Refused | None:
             found = await self._locked(tx, account_id, id_)
-            if found is None or found.status not in ("scheduled", "queued"):
+            if found is None or found.status not in only:
                 return "not_found" if found is None else "status"
             if found.status == "scheduled":
                 await tx.run(UNSCHEDULE, (account_id, id_))

@@ -34,7 +34,7 @@ SELECT * FROM (
     SELECT r.contact_id, c.id AS present, coalesce(c.email, e.to_[1], '') AS email,
            CASE WHEN %(counted)s THEN coalesce((SELECT h.count {_HITS} AND h.kind = %(kind)s), 0) END AS count,
            CASE WHEN %(kind)s = 'bounced' THEN lower({_BOUNCE}) END AS bounce_type,
-           CASE WHEN %(kind)s = 'clicked' THEN {_LINKS} END AS clicked_links
+           CASE WHEN %(kind)s = 'clicked' THEN {_LINKS} END AS clicked_links, r.email_id
     FROM broadcast_recipients r
     LEFT JOIN contacts c ON c.account_id = r.account_id AND c.id = r.contact_id
     LEFT JOIN emails e ON e.account_id = r.account_id AND e.email_id = r.email_id
@@ -105,6 +105,7 @@ class Recipient:
     count: int | None
     bounce_type: str | None
     clicked_links: Sequence[Mapping[str, object]] | None
+    email_id: UUID
 
 
 @attrs.frozen

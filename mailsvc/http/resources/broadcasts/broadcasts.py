@@ -12,6 +12,7 @@ import attrs
 
 from mailsvc import policy
 from mailsvc.broadcasts.fanout import CHANNEL, own_values
+from mailsvc.broadcasts.review import domain_of
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.fields import Record
@@ -25,7 +26,6 @@ from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.http.resources.metrics import summed
 from mailsvc.http.views import Listing
 from mailsvc.mail import merge
-from mailsvc.mail.address import parse_mailbox
 from mailsvc.mail.merge import Values
 from mailsvc.store.broadcasts.broadcasts import Refused
 from mailsvc.store.broadcasts.recipients import COUNTED, Kind
@@ -294,7 +294,9 @@ class Broadcasts:
 
     async def _check(self, request: Request, sender: str, subject: str, html: str | None, text: str | None) -> None:
         """Raise a Problem if a broadcast cannot be sent."""
-        name = parse_mailbox(sender).domain
+        name = domain_of(sender)
+        if name is None:  # a draft from the dashboard can be without one
+            raise missing("from")
         domain = await self.context.domains.find(request.caller.account_id, name)
         wrong = policy.domain_refusal(name, domain, request.caller.domain_id)
         if wrong is not None:
