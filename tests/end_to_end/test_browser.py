@@ -394,6 +394,102 @@ def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_data
     expect(table.get_by_role("columnheader", name="Bounce rate")).to_be_visible()
 
 
+READ = """
+WITH counted AS (
+    INSERT INTO broadcast_counts (account_id, broadcast_id, hour, type, count)
+    SELECT account_id, id, date_trunc('hour', now(), 'UTC') + hours * interval '1 hour', type, count + hours
+    FROM broadcasts, generate_series(-1, 0) AS hours, (VALUES ('email.opened', 5), ('email.opened.unique', 2), ('email.clicked', 2),
+        ('email.clicked.unique', 1), ('email.unsubscribed', 1)) AS counted (type, count) WHERE id = %(id)s
+), links AS (
+    INSERT INTO broadcast_links (account_id, broadcast_id, target, url, clicks, unique_clicks, people_clicks, unique_people)
+    SELECT account_id, id, gen_random_uuid(), 'https://example.com/news/' || n, 4 - n, 1, 1, 1
+    FROM broadcasts, generate_series(1, 3) AS n WHERE id = %(id)s
+)
+UPDATE broadcast_recipients SET marks = marks | 48 WHERE broadcast_id = %(id)s AND marks = 0
+"""
+
+
+def audience(daemon: Daemon) -> str:
+    """A segment with three readers, an address that bounces and somebody who unsubscribed."""
+    segment: str = daemon.call("POST", "/segments", {"name": "Newsletter"}).body["id"]
+    for name in ("reader-1", "reader-2", "reader-3", "bounced", "gone"):
+        contact = {"email": f"{name}@example.com", "segments": [segment], "unsubscribed": name == "gone"}
+        assert daemon.call("POST", "/contacts", contact | ({"first_name": "Ann"} if name != "reader-3" else {})).status == 201
+    return segment
+
+
+def test_a_broadcast_is_reviewed_sent_and_its_result_read(page: Page, daemon: Daemon, module_database: str) -> None:
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.context.new_cdp_session(page).send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    sign_in(page, daemon)
+    content = {"name": "November news", "subject": "News for {{{contact.first_name}}}", "html": "<p>Hello</p><a href='#'>More</a>"}
+    mail = {"segment_id": audience(daemon), "from": f"Acme <news@{daemon.facts['domain']}>"}
+    draft = daemon.call("POST", "/broadcasts", mail | content).body["id"]
+    page.goto("/dashboard/broadcasts")
+    page.get_by_role("link", name="November news").click()
+    expect(page.locator("#recipients")).to_have_text("4")
+    expect(page.get_by_text("Unsubscribed from everything")).to_be_visible()
+    expect(page.get_by_text("1 recipient has no first_name")).to_be_visible()
+    page.get_by_text("Send now", exact=True).click()
+    expect(page.get_by_text("Send this broadcast to 4 recipients now?")).to_be_visible()
+    shown(page, "broadcasts-review")
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Send this broadcast to 4 recipients now?")).to_be_hidden()
+
+    page.get_by_text("Schedule", exact=True).click()
+    page.get_by_label("Date and time (Asia/Tokyo)").fill("2020-01-01T10:00")
+    page.get_by_role("button", name="Schedule for 4 recipients").click()
+    expect(page.get_by_text("This time has passed in Asia/Tokyo")).to_be_visible()
+    errors.clear()  # Chromium reports the status 422
+    tomorrow = page.evaluate("new Date(Date.now() + 86400000 + 9 * 3600000).toISOString().slice(0, 10)")  # in Tokyo
+    page.get_by_label("Date and time (Asia/Tokyo)").fill(f"{tomorrow}T09:30")
+    page.get_by_role("button", name="Schedule for 4 recipients").click()
+    expect(page.locator("time[data-local]")).to_contain_text("09:30 (Asia/Tokyo)")
+    assert daemon.call("GET", f"/broadcasts/{draft}").body["scheduled_at"].startswith(f"{tomorrow} 00:30:00")
+    shown(page, "broadcasts-scheduled")
+    page.get_by_role("button", name="Unschedule").click()
+
+    page.get_by_text("Send now", exact=True).click()
+    page.get_by_role("button", name="Send to 4 recipients").click()
+    expect(page.get_by_text("Sending has started.")).to_be_visible()
+    expect(page.locator("#live-head .badge")).to_have_text("Sent", timeout=30_000)  # without a reload
+    expect(page.locator(".figure").nth(0)).to_have_text("Delivered375.0% of sent", timeout=30_000)
+    expect(page.locator(".figure").nth(3)).to_have_text("Bounced125.0% of sent", timeout=30_000)
+    expect(page.locator(".plot canvas")).to_have_count(1)  # drawn by the update
+    once(page, f"({PAINTED})('good')[0] > 50")
+    with contextlib.closing(psycopg2.connect(module_database)) as link, link, link.cursor() as cursor:
+        cursor.execute(READ, {"id": draft})
+    page.goto(f"/dashboard/broadcasts/{draft}")
+    expect(page.locator(".plot canvas")).to_have_count(2)
+    once(page, f"({PAINTED})('info')[1] > 50 && ({PAINTED})('accent')[1] > 50")
+    expect(page.get_by_role("cell", name="https://example.com/news/1")).to_be_visible()
+    shown(page, "broadcasts-result")
+    page.get_by_role("link", name="Recipients").click()
+    expect(page.locator("#list tbody tr")).to_have_count(4)
+    page.get_by_label("Outcome").select_option("bounced")
+    expect(page.locator("#list tbody tr")).to_have_count(1)
+    shown(page, "broadcasts-recipients")
+    page.get_by_role("link", name="bounced@example.com").click()
+    expect(page.locator("#live-head .badge")).to_have_text("Bounced")
+    page.goto(f"/dashboard/broadcasts/{draft}/providers")
+    expect(page.get_by_role("row", name="example.com 4")).to_be_visible()
+    shown(page, "broadcasts-providers")
+
+    page.get_by_role("button", name="Duplicate").click()
+    expect(page.get_by_role("heading", name="November news (copy)")).to_be_visible()
+    page.goto("/dashboard/broadcasts")
+    shown(page, "broadcasts-list")
+    page.get_by_label("Status").select_option("draft")
+    expect(page.locator("#list tbody tr")).to_have_count(1)  # without a reload
+    page.get_by_role("link", name="November news (copy)").click()
+    page.get_by_text("Delete", exact=True).click()
+    shown(page, "broadcasts-delete")
+    page.get_by_role("button", name="Delete broadcast").click()
+    expect(page.get_by_role("status")).to_have_text("Broadcast deleted.")
+    assert not errors
+
+
 def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["587"]) as relay:

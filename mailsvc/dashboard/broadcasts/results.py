@@ -101,7 +101,7 @@ def bar(found: Broadcast, sums: Mapping[str, int], waiting: Waiting) -> list[Par
         ("Deferred", "warn", waiting.deferred),
         ("In the queue", "info", waiting.untried),
         ("Not processed yet", "rest", max(0, (found.total or 0) - found.passed) if found.status == "queued" else 0),
-        ("Gets nothing", "quiet", max(0, found.passed - found.queued) + sums["suppressed"]),
+        ("Not sent to", "quiet", max(0, found.passed - found.queued) + sums["suppressed"]),
     )
     whole = sum(count for _, _, count in counts)
     parts: list[Part] = []

@@ -15,7 +15,7 @@ from mailsvc.store.broadcasts.values import COLUMNS, MARKS, Broadcast, Status, b
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Pool
 
-LOOKED = 100_000  # contacts or recipients that one statement looks at
+LOOKED = 50_000  # contacts or recipients that one statement looks at
 
 LIST = f"""
 SELECT {COLUMNS.of_table("b")}, s.name FROM broadcasts b
