@@ -24,6 +24,7 @@ _BOUNCE = """(
     SELECT v.data ->> 'type' FROM events v WHERE v.account_id = r.account_id AND v.email_id = r.email_id AND v.type = 'email.bounced'
     ORDER BY v.event_id DESC LIMIT 1
 )"""
+_ADDRESS = "(SELECT e.to_[1] FROM emails e WHERE e.account_id = r.account_id AND e.email_id = r.email_id)"  # of deleted contacts only
 _HITS = "FROM hits h WHERE h.account_id = r.account_id AND h.email_id = r.email_id"
 _LINKS = f"""coalesce((
     SELECT jsonb_agg(jsonb_build_object('url', l.url, 'clicks', l.count) ORDER BY l.count DESC, l.url)
@@ -31,13 +32,12 @@ _LINKS = f"""coalesce((
 ), '[]')"""
 _LIST = f"""
 SELECT * FROM (
-    SELECT r.contact_id, c.id AS present, coalesce(c.email, e.to_[1], '') AS email,
+    SELECT r.contact_id, c.id AS present, coalesce(c.email, {_ADDRESS}, '') AS email,
            CASE WHEN %(counted)s THEN coalesce((SELECT h.count {_HITS} AND h.kind = %(kind)s), 0) END AS count,
            CASE WHEN %(kind)s = 'bounced' THEN lower({_BOUNCE}) END AS bounce_type,
            CASE WHEN %(kind)s = 'clicked' THEN {_LINKS} END AS clicked_links, r.email_id
     FROM broadcast_recipients r
     LEFT JOIN contacts c ON c.account_id = r.account_id AND c.id = r.contact_id
-    LEFT JOIN emails e ON e.account_id = r.account_id AND e.email_id = r.email_id
     WHERE r.account_id = %(account_id)s AND r.broadcast_id = %(broadcast_id)s AND {{which}}
 ) x
 WHERE (%(email)s = '' OR position(lower(%(email)s) IN lower(email)) > 0)
