@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest_twisted
 
@@ -58,3 +60,20 @@ async def test_old_imports_go_with_their_errors(audience: Audience) -> None:
     await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW - timedelta(days=30), NOW)
     for table, column in (("contact_imports", "id"), ("contact_import_errors", "import_id")):
         assert [id_.int for (id_,) in await audience.pool.rows(f"SELECT {column} FROM {table}")] == [2]
+
+
+async def uploaded(audience: Audience) -> UUID:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"email\n"
+
+    return (await Imports(audience.pool, audience.clock).add(audience.account, None, 6, 6, chunks())).id
+
+
+@pytest_twisted.ensureDeferred
+async def test_files_whose_import_nobody_started_go(audience: Audience) -> None:
+    old, new = await uploaded(audience), await uploaded(audience)
+    await audience.pool.run("UPDATE contact_imports SET created_at = %s WHERE id = %s", (NOW - timedelta(days=2), old))
+    await audience.pool.run("UPDATE contact_imports SET created_at = %s WHERE id = %s", (NOW, new))
+    await Cleanup(audience.pool, Imports(audience.pool, audience.clock)).run(NOW, NOW - timedelta(days=1))
+    for table, column in (("contact_imports", "id"), ("contact_import_chunks", "import_id")):
+        assert [id_ for (id_,) in await audience.pool.rows(f"SELECT {column} FROM {table}")] == [new]
