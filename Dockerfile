@@ -15,7 +15,7 @@ RUN python3 -m venv /opt/mailsvc \
 
 FROM debian:12-slim
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 ca-certificates && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --home-dir /var/lib/mailsvc --no-create-home --shell /usr/sbin/nologin mailsvc \
+    && useradd --no-log-init --uid 10001 --home-dir /var/lib/mailsvc --no-create-home --shell /usr/sbin/nologin mailsvc \
     && install -d -o mailsvc -g mailsvc -m 750 /etc/mailsvc \
     && install -d -o mailsvc -g mailsvc -m 700 /etc/mailsvc/tls /var/lib/mailsvc \
     && install -d -o mailsvc -g mailsvc -m 755 /run/mailsvc

@@ -56,9 +56,9 @@ def test_commands_of_root_run_as_the_user_except_setup(tmp_path: Path) -> None:
 def test_the_compose_file_has_settings_that_exist_and_starts_without_privileges() -> None:
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     ours = services["mailsvc"]
-    given = {name: str(value) for name, value in ours["environment"].items() if name != "MAILSVC_WAIT_FOR"}
+    given = {name: str(value) for name, value in ours["environment"].items() if name.startswith("MAILSVC_")}
     settings = loading.check(FILE, given)
-    assert settings.http.listen == ("tcp:8025",) and settings.smtp.certbot == Path(ours["environment"]["MAILSVC_WAIT_FOR"]).parent
+    assert settings.http.listen == ("tcp:8025",) and settings.smtp.certbot == Path(ours["environment"]["WAIT_FOR_CERTIFICATE"]).parent
     assert ours["read_only"] is True and ours["cap_drop"] == ["ALL"] and ours["security_opt"] == ["no-new-privileges:true"]
     assert {int(port.split(":")[0]) for port in ours["ports"]} == {int(port) for port in settings.smtp.listen}
     assert {name for name, service in services.items() if "ports" in service} == {"mailsvc", "caddy"}
@@ -114,7 +114,7 @@ def test_the_container_waits_for_settings_and_certificate(tmp_path: Path) -> Non
     (tmp_path / "twistd").write_text('#!/bin/sh\necho "twistd $*"\n')
     (tmp_path / "twistd").chmod(0o755)
     config, certificate = tmp_path / "mailsvc.toml", tmp_path / "fullchain.pem"
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MAILSVC_CONFIG": str(config), "MAILSVC_WAIT_FOR": str(certificate)}
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MAILSVC_CONFIG": str(config), "WAIT_FOR_CERTIFICATE": str(certificate)}
     start = ROOT / "etc/container/start"
     done = subprocess.run([start], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "mailsvc is not set up. Run: docker compose run" in done.stderr
