@@ -369,7 +369,6 @@ class Daemon:
             reactor, self.opened, self.pool, settings, self.database.encryption, self.notifications
         )
         self.monitoring.add(metrics.tracking(tracking.recorder), metrics.imports(audience.imports))
-        tracked = tracked_links.pages(tracking)
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
@@ -385,7 +384,7 @@ class Daemon:
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
-            pages={"": pages, "dashboard": pages, **tracked}, uploader=self.dashboard.uploader.account,
+            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking)}, uploader=self.dashboard.uploader.account,
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))
