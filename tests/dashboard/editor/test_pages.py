@@ -18,7 +18,7 @@ DOCUMENT = json.dumps({"type": "doc", "content": []})
 
 
 @attrs.define(eq=False)
-class Desk:
+class Writer:
     """A draft, and Ann at the editor. `base`: as her page has it."""
 
     rig: DashboardRig
@@ -28,16 +28,16 @@ class Desk:
     base: str = ""
 
     @classmethod
-    async def of(cls, pool: Pool, **content: object) -> Desk:
+    async def of(cls, pool: Pool, **content: object) -> Writer:
         rig = DashboardRig(pool)
         account_id = await rig.account()
         await rig.person("ann@example.com", account_id)
         given = {"name": "News", "segment_id": None, "sender": "Acme <news@acme.example>", "subject": "News", **content}
         id_ = await Broadcasts(pool, rig.clock).add(account_id, Content(**given))  # type: ignore[arg-type]
         assert isinstance(id_, UUID)
-        desk = cls(rig, account_id, id_, await rig.inside("ann@example.com"))
-        await desk.open(desk.ann)
-        return desk
+        writer = cls(rig, account_id, id_, await rig.inside("ann@example.com"))
+        await writer.open(writer.ann)
+        return writer
 
     @property
     def path(self) -> str:
@@ -59,67 +59,67 @@ class Desk:
 
 @pytest_twisted.ensureDeferred
 async def test_what_others_saved_is_kept(pool: Pool) -> None:
-    desk = await Desk.of(pool)
-    ann, old = desk.ann, desk.base
-    first = await desk.save(ann, old, html="<p>One</p>", document=DOCUMENT)
-    again = await desk.save(ann, str(first["base"]), html="<p>Two</p>", document=DOCUMENT)
-    assert again["overwritten"] is None and await desk.versions() == [(2, "ann@example.com", "react-email/1")]  # one version in a minute
-    await desk.rig.person("bob@example.com", desk.account_id)
-    bob = await desk.rig.inside("bob@example.com")
-    await desk.open(bob)
-    late = await desk.save(bob, old, html="<p>Three</p>", document=DOCUMENT)
+    writer = await Writer.of(pool)
+    ann, old = writer.ann, writer.base
+    first = await writer.save(ann, old, html="<p>One</p>", document=DOCUMENT)
+    again = await writer.save(ann, str(first["base"]), html="<p>Two</p>", document=DOCUMENT)
+    assert again["overwritten"] is None and await writer.versions() == [(2, "ann@example.com", "react-email/1")]  # one version in a minute
+    await writer.rig.person("bob@example.com", writer.account_id)
+    bob = await writer.rig.inside("bob@example.com")
+    await writer.open(bob)
+    late = await writer.save(bob, old, html="<p>Three</p>", document=DOCUMENT)
     assert isinstance(late["overwritten"], dict) and (late["overwritten"]["version"], late["overwritten"]["author"]) == (
         2,
         "ann@example.com",
     )
-    assert [author for _, author, _ in await desk.versions()] == ["ann@example.com", "bob@example.com"]
-    state = json.loads((await ann.get(f"{desk.path}/state")).text)
+    assert [author for _, author, _ in await writer.versions()] == ["ann@example.com", "bob@example.com"]
+    state = json.loads((await ann.get(f"{writer.path}/state")).text)
     assert state["base"] == late["base"] != again["base"] and state["newest"]["author"] == "bob@example.com"
 
-    await Broadcasts(pool, desk.rig.clock).update(desk.account_id, desk.id, {"html": "<p>API</p>"})
-    assert "<p>API</p>" in (await desk.open(ann)).text.replace("&lt;", "<").replace("&gt;", ">")
-    await desk.save(ann, desk.base, html="<p>Five</p>", document="")
-    assert [(author, editor) for _, author, editor in await desk.versions()][-2:] == [(None, "html"), ("ann@example.com", "html")]
+    await Broadcasts(pool, writer.rig.clock).update(writer.account_id, writer.id, {"html": "<p>API</p>"})
+    assert "<p>API</p>" in (await writer.open(ann)).text.replace("&lt;", "<").replace("&gt;", ">")
+    await writer.save(ann, writer.base, html="<p>Five</p>", document="")
+    assert [(author, editor) for _, author, editor in await writer.versions()][-2:] == [(None, "html"), ("ann@example.com", "html")]
 
-    await desk.open(ann)
-    assert (await ann.post(f"{desk.path}/restore", {"version": "3"})).location.endswith("done=restored")
-    assert await Broadcasts(pool, desk.rig.clock).bodies(desk.account_id, desk.id) == ("<p>Three</p>", None)
-    assert (await desk.open(ann)).found('data-content="([^"]+)"') == DOCUMENT
-    copy = await Broadcasts(pool, desk.rig.clock).duplicate(desk.account_id, desk.id)
+    await writer.open(ann)
+    assert (await ann.post(f"{writer.path}/restore", {"version": "3"})).location.endswith("done=restored")
+    assert await Broadcasts(pool, writer.rig.clock).bodies(writer.account_id, writer.id) == ("<p>Three</p>", None)
+    assert (await writer.open(ann)).found('data-content="([^"]+)"') == DOCUMENT
+    copy = await Broadcasts(pool, writer.rig.clock).duplicate(writer.account_id, writer.id)
     assert copy is not None and 'id="editor"' in (await ann.get(f"/dashboard/broadcasts/{copy}/edit")).text
 
 
 @pytest_twisted.ensureDeferred
 async def test_wrong_fields_are_named_and_nothing_is_saved(pool: Pool) -> None:
-    desk = await Desk.of(pool, html="<p>Hi</p>")
+    writer = await Writer.of(pool, html="<p>Hi</p>")
     wrong = {"subject": "x" * 999, "reply_to": "nobody", "segment": str(UUID(int=1)), "from_local": "a b", "document": "[]"}
     for name in ("subject", "reply_to", "from_local", "document", "segment"):
         more = {"from_domain": "acme.example"} if name == "from_local" else {}
-        found = await desk.save(desk.ann, desk.base, **{name: wrong[name], **more})
+        found = await writer.save(writer.ann, writer.base, **{name: wrong[name], **more})
         assert list(found["errors"]) == [name], found  # type: ignore[call-overload]
-    assert await desk.versions() == []
-    shown = await desk.ann.post(f"{desk.path}/save", {"subject": wrong["subject"]})  # without scripts
+    assert await writer.versions() == []
+    shown = await writer.ann.post(f"{writer.path}/save", {"subject": wrong["subject"]})  # without scripts
     assert shown.status == 422 and "at most 998 characters" in shown.text and wrong["subject"] in shown.text
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_preview_has_the_values_of_the_contact_and_a_policy_of_its_own(pool: Pool) -> None:
-    desk = await Desk.of(
+    writer = await Writer.of(
         pool, html="<html><head></head><body>{{{contact.first_name|you}}} <a href='{{{UNSUBSCRIBE_URL}}}'>x</a></body></html>"
     )
-    shown = await desk.ann.get(f"{desk.path}/preview")
+    shown = await writer.ann.get(f"{writer.path}/preview")
     assert '<base target="_blank">' in shown.text and "you <a href='http://localhost:8025/unsubscribe'>" in shown.text
     policy = shown.headers["content-security-policy"]
     assert policy.startswith("sandbox") and "default-src 'none'" in policy and "script-src" not in policy
-    assert "color-scheme:dark" in (await desk.ann.get(f"{desk.path}/preview?view=dark")).text
-    assert (await desk.ann.get(f"{desk.path}/preview?view=text")).headers["content-type"].startswith("text/plain")
-    assert (await desk.ann.get(f"{desk.path}/preview?contact=nobody@example.net")).status == 422
+    assert "color-scheme:dark" in (await writer.ann.get(f"{writer.path}/preview?view=dark")).text
+    assert (await writer.ann.get(f"{writer.path}/preview?view=text")).headers["content-type"].startswith("text/plain")
+    assert (await writer.ann.get(f"{writer.path}/preview?contact=nobody@example.net")).status == 422
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_policy_has_a_new_nonce_and_nothing_unsafe(pool: Pool) -> None:
-    desk = await Desk.of(pool)
-    shown = [await desk.ann.get(desk.path) for _ in range(2)]
+    writer = await Writer.of(pool)
+    shown = [await writer.ann.get(writer.path) for _ in range(2)]
     policies = [each.headers["content-security-policy"] for each in shown]
     assert policies[0] != policies[1] and all("unsafe" not in each and "script-src 'self'" in each for each in policies)
     assert shown[0].found('data-nonce="([^"]+)"') in policies[0]
@@ -127,12 +127,12 @@ async def test_the_policy_has_a_new_nonce_and_nothing_unsafe(pool: Pool) -> None
 
 @pytest_twisted.ensureDeferred
 async def test_only_drafts_of_the_account_are_edited(pool: Pool) -> None:
-    desk = await Desk.of(pool, html="<p>Hi</p>")
-    await desk.rig.person("eve@example.com")
-    eve = await desk.rig.inside("eve@example.com")
+    writer = await Writer.of(pool, html="<p>Hi</p>")
+    await writer.rig.person("eve@example.com")
+    eve = await writer.rig.inside("eve@example.com")
     paths = ("", "/state", "/versions", "/preview")
-    assert [(await eve.get(desk.path + each)).status for each in paths] == [404] * len(paths)
-    assert (await eve.post(f"{desk.path}/save", {"subject": "Mine"})).status == 404
+    assert [(await eve.get(writer.path + each)).status for each in paths] == [404] * len(paths)
+    assert (await eve.post(f"{writer.path}/save", {"subject": "Mine"})).status == 404
     await pool.run("UPDATE broadcasts SET status = 'sent'")
-    assert (await desk.ann.get(desk.path)).location == f"/dashboard/broadcasts/{desk.id}"
-    assert (await desk.ann.post(f"{desk.path}/save", {"subject": "Late"}, SCRIPT)).status == 409
+    assert (await writer.ann.get(writer.path)).location == f"/dashboard/broadcasts/{writer.id}"
+    assert (await writer.ann.post(f"{writer.path}/save", {"subject": "Late"}, SCRIPT)).status == 409

@@ -35,6 +35,7 @@ GIVEN: dict[tuple[str, str], Any] = {
     ("contact_imports", "status"): "completed",
     ("contact_properties", "type"): "string",
     ("broadcasts", "status"): "sent",
+    ("broadcast_versions", "editor"): "html",
     ("destinations", "state"): "paused",
     ("dkim_keys", "algorithm"): "rsa",
     ("erased_suppressions", "origin"): "manual",
