@@ -35,6 +35,8 @@ GIVEN: dict[tuple[str, str], Any] = {
     ("contact_imports", "status"): "completed",
     ("contact_properties", "type"): "string",
     ("broadcasts", "status"): "sent",
+    ("broadcasts", "id"): str(USER),
+    ("broadcast_versions", "broadcast_id"): str(USER),
     ("broadcast_versions", "editor"): "html",
     ("destinations", "state"): "paused",
     ("dkim_keys", "algorithm"): "rsa",
