@@ -137,7 +137,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
 async def around_the_audience(walk: Walk, account_id: UUID) -> None:
     sent, pool = walk.sent, walk.rig.pool
     await sent("/audience/new", "contact saved", {"email": "cat@example.net"})
-    [(contact,)] = await pool.rows("SELECT id FROM contacts")
+    [(contact,)] = await pool.rows("SELECT id FROM contacts WHERE email = 'cat@example.net'")
     segment = (await walk.rig.assembly.audience.segments.add(account_id, "Friends")).id
     one = "/audience/contacts/<text>"
     await sent(f"{one}/change", "contact changed", {"first_name": "Cat"}, contact)

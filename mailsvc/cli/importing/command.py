@@ -16,6 +16,7 @@ from mailsvc.cli.importing.records import Export, Wrong
 from mailsvc.cli.importing.writing import Count, Destination
 from mailsvc.cli.output import ACCOUNT, AS_JSON, note, print_json
 from mailsvc.cli.runner import run_with_database
+from mailsvc.clock import unix
 from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.audience.contacts import Contacts
@@ -23,7 +24,7 @@ from mailsvc.store.audience.imports import Imports
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.audience.values import Full
 from mailsvc.store.events.suppressions import Suppressions
-from mailsvc.store.people.audit import by_operator, changed
+from mailsvc.store.people.audit import by_operator, write
 
 SHOWN = 20  # wrong rows
 
@@ -56,7 +57,7 @@ def import_(
         if not dry_run:
             what = ", ".join(f"{each.given} {each.kind}" for each in counts if each.given)
             line = by_operator(owner.id, "data of another service imported", f"{what or 'nothing'} from {service}")
-            await changed(database.pool, reactor.seconds(), [line], "SELECT 1", ())
+            await database.pool.transact(lambda tx: write(tx, [line], unix(reactor)))
             for refused in await _stored(target, export, service, update):
                 note(refused)
         _report(counts, export.wrong, dry_run, as_json)
