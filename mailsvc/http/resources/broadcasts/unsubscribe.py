@@ -132,7 +132,7 @@ def _details(request: Request, link: Link) -> Mapping[str, str]:
     source: UUID | None = link.source.broadcast_id or link.source.email_id
     kind = "broadcast" if link.source.broadcast_id is not None else "email"
     agent = (request.requestHeaders.getRawHeaders(b"user-agent") or [b""])[0][:300]
-    return {"ip_address": request.address(), "user_agent": _text(agent), kind: str(source)}
+    return {"ip": request.address(), "user_agent": _text(agent), kind: str(source)}
 
 
 def _read(content: bytes, fields: int) -> Mapping[str, Sequence[str]]:

@@ -70,6 +70,15 @@ async def test_one_click(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_address_is_shortened_if_the_account_wants_it(rig: ApiRig) -> None:
+    for name, kinds in (("ada@example.net", []), ("bob@example.net", ["addresses"])):
+        await rig.pool.run("UPDATE accounts SET minimize = %s WHERE id = %s", (kinds, rig.account_id))
+        await add(rig, name)
+        await post(rig, await link(rig, name), CLICK)
+    assert await rig.pool.rows("SELECT details ->> 'ip' FROM consents ORDER BY email") == [("192.0.2.1",), ("192.0.2.0",)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_opening_the_page_changes_nothing(rig: ApiRig) -> None:
     contact, path = await add(rig), await link(rig)
     for method in ("GET", "GET"):
