@@ -181,6 +181,7 @@ async def broadcasts(walk: Walk, account_id: UUID) -> None:
     await walk.sent("/broadcasts/<text>/edit/save", "broadcast changed", {"subject": "Other"}, broadcast)
     await walk.sent("/broadcasts/<text>/edit/restore", "broadcast changed", {"version": "1"}, broadcast)
     await walk.sent("/broadcasts/<text>/edit/test", "broadcast tested", {}, broadcast)
+    assert await walk.rig.pool.rows("SELECT source FROM emails WHERE subject LIKE 'Test: %%'") == [("test",)]  # it counts towards the plan
 
 
 async def around_broadcasts(walk: Walk) -> None:

@@ -9,6 +9,7 @@ import attrs
 
 from mailsvc.broadcasts.fanout import own_values
 from mailsvc.broadcasts.links import PATH
+from mailsvc.dashboard.emails.trial import SOURCE
 from mailsvc.incoming import Content as EmailContent
 from mailsvc.incoming import Incoming
 from mailsvc.intake import Admitted, Intake, Rejected
@@ -25,7 +26,6 @@ from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 
-TEST = "broadcast test"  # the `source` of test emails
 _LINKS = '<base target="_blank">'
 _DARK = '<meta name="color-scheme" content="dark"><style>:root{color-scheme:dark;background:#121212;color:#e8e8e8}</style>'
 IN_THREAD = 64 * 1024  # longer content is merged in a thread
@@ -100,7 +100,7 @@ class Previews:
         merged = await self.merged(account_id, content, contact)
         html = merged.html and merge.with_preview(merged.html, merged.preview_text)
         subject = f"Test: {merged.subject}" if merged.subject else "Test"
-        email = Incoming(sender, (parse_mailbox(to),), subject, EmailContent(html=html, text=merged.text), source=TEST)
+        email = Incoming(sender, (parse_mailbox(to),), subject, EmailContent(html=html, text=merged.text), source=SOURCE)
         caller = Caller(account_id, None, "sending_access", None, None, plan=account.plan)
         answer: Any = await self.intake.submit(caller, [email], lines=[line])
         match answer:
