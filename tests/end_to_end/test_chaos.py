@@ -137,4 +137,4 @@ def account(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_commands_are_killed_at_any_moment(account: tuple[commands.Place, commands.Given], name: str) -> None:
-    commands.kill(*account, name, 5)
+    commands.kill(*account, name, 3)
