@@ -32,21 +32,20 @@ QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  #
 settings.register_profile("mailsvc", deadline=None)  # durations depend on the machine
 settings.load_profile("mailsvc")
 
-# Tests of what customers and operators rely on, and of what depends on the version of Python or Postgres. Of the commands, the test that runs
-# each of them without starting a process.
-CONTRACT = (
-    "store", "events", "mail", "http", "cli/test_audited.py",
-    "end_to_end/clients/test_python_client.py", "end_to_end/test_start.py", "end_to_end/relay/test_relay.py",
-)  # fmt: skip
+# What customers and operators rely on, and what depends on the version of Python. Of the commands, the test that runs each of them without
+# starting a process.
+_RUNNING = ("cli/test_audited.py", "end_to_end/test_start.py", "end_to_end/relay/test_relay.py", "end_to_end/clients/test_python_client.py")
+CONTRACT = ("mail", "http", "store/mail", "store/queue", *_RUNNING)
+POSTGRES = ("store", *_RUNNING)  # what depends on the version of Postgres
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of the contract, which run on every Python version, and those that need Postgres."""
+    """Marks the tests that run on every Python version, and those that run on every version of Postgres."""
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
         if item.get_closest_marker("slow") is None and place.startswith(CONTRACT):
             item.add_marker(pytest.mark.contract)
-        if "postgres" in getattr(item, "fixturenames", ()):
+        if item.get_closest_marker("slow") is None and place.startswith(POSTGRES) and "postgres" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
 
 
