@@ -13,6 +13,7 @@ from playwright.sync_api import ConsoleMessage, Page, expect
 from tests.end_to_end import test_browser
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_at_all, look_here
+from tests.end_to_end.signing_in import first_sign_in
 
 pytestmark = test_browser.pytestmark
 browser, page = test_browser.browser, test_browser.page
@@ -49,8 +50,7 @@ def test_a_file_is_imported_and_a_contact_looked_at(page: Page, daemon: Daemon, 
 
     page.on("console", noted)
     page.on("dialog", lambda dialog: wrong.append(dialog.message))
-    page.goto(daemon.facts["sign_in"][len(daemon.facts["http"]) :])
-    page.get_by_role("button", name="Sign in").click()
+    first_sign_in(page, daemon.facts["sign_in"][len(daemon.facts["http"]) :])
     page.get_by_role("link", name="Audience").click()
     expect(page.get_by_role("heading", name="No contacts yet")).to_be_visible()
     tabs = page.get_by_role("navigation", name="Audience")

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_here
+from tests.end_to_end.signing_in import first_sign_in
 from tests.end_to_end.test_browser import CHROMIUM, FLAGS, POLICY
 
 KEPT: list[Any] = []  # cookies: the sign-in link works once
@@ -63,9 +64,7 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
     if not KEPT:
-        page.goto(daemon.facts["sign_in"])
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
+        first_sign_in(page, daemon.facts["sign_in"])
         KEPT.extend(context.cookies())
     context.add_cookies(KEPT)
     yield page

@@ -26,6 +26,7 @@ from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_at_all, look_here
+from tests.end_to_end.signing_in import PASSWORD, first_sign_in
 from tests.end_to_end.visitor import mailed_link
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -34,7 +35,6 @@ FLAGS = (
     " --disable-sync"
 )
 KEPT: list[Any] = []  # cookies of the first account's admin
-PASSWORD = "seven quiet green lamps"
 
 pytestmark = [
     pytest.mark.slow,
@@ -186,14 +186,7 @@ def test_the_home_page_leads_a_new_account_to_its_first_delivery(page: Page, dae
 def sign_in(page: Page, daemon: Daemon) -> None:
     """Sign in as the first account's admin, with the link printed at the start, then with the cookies from it."""
     if not KEPT:
-        page.goto(daemon.facts["sign_in"][len(daemon.facts["http"]) :])
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("heading", name="Choose how you sign in")).to_be_visible()
-        wrong = look_here(page, "first-sign-in")
-        assert not wrong, "\n".join(wrong)
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Set password").click()
-        expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
+        first_sign_in(page, daemon.facts["sign_in"][len(daemon.facts["http"]) :], lambda page: shown(page, "first-sign-in"))
         KEPT.extend(page.context.cookies())
     page.context.add_cookies(KEPT)
 
