@@ -25,7 +25,7 @@ def csv(content: bytes) -> bytes:
     return upload(part(b"file", content, b"Content-Type: text/csv"))
 
 
-@hostile("imports")
+@hostile("imports", cpu=2.0)
 def contact_files(size: int) -> Made:
     head, row = b"email,first_name\n", b"x@watch.example,Ada\n"
     units = {
@@ -42,7 +42,7 @@ def contact_files(size: int) -> Made:
     yield "one column repeated", csv(fill(b",email", size, b"email", b"\n" + row))
 
 
-@hostile("imports", most=8 << 20, cpu=5.0)  # a row of three bytes is checked like any other, in 7 µs
+@hostile("imports", most=8 << 20, cpu=9.0)  # a row of three bytes is checked like any other, in 7 µs
 def rows_of_contacts(size: int) -> Made:
     head, row = b"email,first_name\n", b"x@watch.example,Ada\n"
     yield "an unclosed quote", csv(fill(row, size, head + b'x@watch.example,"'))
@@ -53,7 +53,7 @@ def rows_of_contacts(size: int) -> Made:
     yield "different addresses", csv(numbered(size, lambda n: b"c%d@watch.example\n" % n, b"email\n"))
 
 
-@hostile("imports", cpu=2.0)  # what follows the file's header is rows of contacts, of eight bytes with the shortest header
+@hostile("imports", cpu=4.0)  # what follows the file's header is rows of contacts, of eight bytes with the shortest header
 def uploads(size: int) -> Made:
     file = part(b"file", b"email\nx@watch.example\n")
     units = {
@@ -87,7 +87,7 @@ def content(**fields: object) -> bytes:
     return json.dumps({"from": "a@hostile.example", "subject": "Hello", "text": "Hi.", **fields}).encode()
 
 
-@hostile("broadcast", most=MOST_CONTENT)
+@hostile("broadcast", most=MOST_CONTENT, cpu=2.0)
 def placeholders(size: int) -> Made:
     units = {
         "opening": "{", "three opening": "{{{", "closing": "}", "three closing": "}}}",
