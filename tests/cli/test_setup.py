@@ -27,6 +27,7 @@ from mailsvc.cli.setup.files import Files, Owner
 from mailsvc.settings import loading
 from tests.cli.test_cli import ROOT
 from tests.dnsserver import DnsServer
+from tests.end_to_end.proxies import indented
 from tests.end_to_end.rig import eventually, free_port, rows
 
 HOST, DOMAIN, OPERATOR = "out.example.com", "example.com", "ann@ops.example"
@@ -278,3 +279,18 @@ def test_certbots_hook_copies_the_certificate(tmp_path: Path) -> None:
 )
 def test_only_a_local_database_is_created(url: str, found: tuple[str, str] | None) -> None:
     assert system.local_database(url) == found
+
+
+@pytest.mark.parametrize(
+    ("server", "file", "page", "begin", "end"),
+    [
+        ("nginx", "nginx.conf", "operations.md", "upstream mailsvc {", "    END"),
+        ("caddy", "Caddyfile", "reverse-proxy.md", "api.example.com {", "For"),
+    ],
+)
+def test_the_settings_of_the_web_server_are_those_of_the_documentation(server: str, file: str, page: str, begin: str, end: str) -> None:
+    """The documentation's are tried with the real programs: end_to_end/test_reverse_proxy."""
+    answers = attrs.evolve(ANSWERS, host="api.example.com", url="https://api.example.com")
+    text, _mode = contents.web(server, answers, Places(Path("/etc/mailsvc/mailsvc.toml"), Path("/var/lib/mailsvc"), "mailsvc"))[file]
+    written = [line for line in text.splitlines() if not line.startswith("#")]
+    assert written == indented(page, begin, end).rstrip().splitlines()

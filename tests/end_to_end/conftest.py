@@ -1,11 +1,16 @@
-"""At the end of every whole test, however its daemons ended: each recipient has one state, and what waits says why and until when."""
+"""What whole tests share: a mail server, a browser, and a check at the end, however the daemons ended.
+
+Then each recipient has one state, and what waits says why and until when.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser
 
+from tests.end_to_end import chromium
 from tests.end_to_end.rig import check_invariants, free_port
 from tests.end_to_end.sink import Sink
 
@@ -29,3 +34,9 @@ def sink() -> Iterator[Sink]:
     sink.start()
     yield sink
     sink.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium.started() as browser:
+        yield browser

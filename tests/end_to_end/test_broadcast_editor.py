@@ -5,29 +5,22 @@ Needs Chromium, as test_browser does. No violation of the page's policy, and not
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
+from tests.end_to_end.chromium import MARKS, POLICY
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_here
 from tests.end_to_end.signing_in import first_sign_in
-from tests.end_to_end.test_browser import CHROMIUM, FLAGS, POLICY
 
 KEPT: list[Any] = []  # cookies: the sign-in link works once
 FOREIGN = "<table><tr><td>Made elsewhere, {{{contact.first_name|friend}}}</td></tr></table>"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None and os.environ.get("MAILSVC_TEST_CHROMIUM") != "required",
-        reason="Chromium is not installed (Debian package: chromium).",
-    ),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +35,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
     daemon.start()
     yield daemon
     daemon.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None, "CI has no Chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,15 +1,9 @@
-"""The dashboard in Chromium: from signing up to a delivered email, and every page in four views with accessibility checks.
-
-Needs Chromium (`apt-get install chromium`); without it these tests are skipped, but never where
-MAILSVC_TEST_CHROMIUM is "required", as it is in .ci/run.
-"""
+"""The dashboard in Chromium: from signing up to a delivered email, and every page in four views with accessibility checks."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
 import smtplib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,30 +13,20 @@ from urllib.parse import urlsplit
 import psycopg2
 import pyotp
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect
 
 from mailsvc.dashboard.assembly import NAVIGATION
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
+from tests.end_to_end.chromium import MARKS, POLICY
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_at_all, look_here
 from tests.end_to_end.signing_in import PASSWORD, first_sign_in
 from tests.end_to_end.visitor import mailed_link
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
-    " --disable-sync"
-)
 KEPT: list[Any] = []  # cookies of the first account's admin
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        CHROMIUM is None and os.environ.get("MAILSVC_TEST_CHROMIUM") != "required",
-        reason="Chromium is not installed (Debian package: chromium).",
-    ),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +59,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, provi
     daemon.start()
     yield daemon
     daemon.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None, "CI has no Chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
-        yield browser
-        browser.close()
-
-
-# Reports violations of our pages' policy. The preview of an email has its own.
-POLICY = """if (window === top) document.addEventListener("securitypolicyviolation", (event) => {
-  console.error("policy", event.violatedDirective, event.blockedURI);
-});"""
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ YES, NO = frozenset({"true", "1", "yes", "unsubscribed"}), frozenset({"false", "
 class Format:
     """One kind of rows.
 
-    `lists`: the keys of the list in JSON, "" for a list that is the whole document. `needs`: fields that a row must have to be this.
-    `fields`: ours, and where theirs are. `origins`: of a suppression, by the value of the field `origin`. `gone`: values of `unsubscribed`
-    that say that somebody has unsubscribed. `subscribed`: the field says the opposite.
+    `lists`: the keys of the list in JSON, "" for a list that is the whole document. `needs`: fields that a row of this kind always has.
+    `fields`: by our name, the name of their field. `origin`: of a suppression, unless `origins` has the value of its field `origin`.
+    `gone`: the values of the field `unsubscribed` that mean that somebody has unsubscribed. `all_unsubscribed`: everybody in the file has.
     """
 
     kind: Kind

@@ -14,7 +14,7 @@ from mailsvc.dashboard.broadcasts.states import BROADCASTS
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.store.broadcasts.broadcasts import Broadcasts, Refused
-from mailsvc.store.broadcasts.values import Broadcast
+from mailsvc.store.broadcasts.values import Broadcast, Status
 from mailsvc.store.people.audit import Line
 
 FORMS = ("send", "schedule", "unschedule", "cancel", "continue", "duplicate", "delete")  # the last segments of their paths
@@ -60,17 +60,17 @@ class BroadcastChanges:
 
     @page(app, f"{BROADCASTS}/<text>/unschedule", "POST")
     async def unschedule(self, request: PageRequest, text: str) -> bytes:
-        found = await self.pages.found(request, text)
-        entry = request.audit_entry("broadcast unscheduled", str(found.id))
-        refused = await self.stored.cancel(found.account_id, found.id, [entry], only=("scheduled",))
-        return self._moved(request, found, refused, "unscheduled")
+        return await self._cancel(request, text, "scheduled", "unscheduled")
 
     @page(app, f"{BROADCASTS}/<text>/cancel", "POST")
     async def cancel(self, request: PageRequest, text: str) -> bytes:
+        return await self._cancel(request, text, "queued", "canceled")
+
+    async def _cancel(self, request: PageRequest, text: str, only: Status, done: str) -> bytes:
         found = await self.pages.found(request, text)
-        entry = request.audit_entry("broadcast canceled", str(found.id))
-        refused = await self.stored.cancel(found.account_id, found.id, [entry], only=("queued",))
-        return self._moved(request, found, refused, "canceled")
+        entry = request.audit_entry(f"broadcast {done}", str(found.id))
+        refused = await self.stored.cancel(found.account_id, found.id, [entry], only=(only,))
+        return self._moved(request, found, refused, done)
 
     @page(app, f"{BROADCASTS}/<text>/continue", "POST")
     async def continue_(self, request: PageRequest, text: str) -> bytes:

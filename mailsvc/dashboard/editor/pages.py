@@ -13,7 +13,8 @@ import orjson
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.editor import form
 from mailsvc.dashboard.editor.form import Wrong
-from mailsvc.dashboard.editor.preview import NotSent, Previews, framed
+from mailsvc.dashboard.editor.preview import Previews, framed
+from mailsvc.dashboard.emails.sending import NotSent
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, editor_csp, mail_csp
 from mailsvc.mail import merge

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import attrs
 
 from mailsvc.broadcasts.fanout import own_values
 from mailsvc.broadcasts.links import PATH
+from mailsvc.dashboard.emails.sending import SUSPENDED, NotSent, sent
 from mailsvc.dashboard.emails.trial import SOURCE
 from mailsvc.incoming import Content as EmailContent
 from mailsvc.incoming import Incoming
-from mailsvc.intake import Admitted, Intake, Rejected
+from mailsvc.intake import Intake
 from mailsvc.mail import merge
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.merge import Values
 from mailsvc.runtime.offload import InThread
-from mailsvc.settings.plans import Exhausted
 from mailsvc.store.audience.contacts import Contacts
 from mailsvc.store.audience.values import Contact
 from mailsvc.store.broadcasts.sending import Member, Sending
@@ -29,10 +28,6 @@ from mailsvc.store.people.audit import Line
 _LINKS = '<base target="_blank">'
 _DARK = '<meta name="color-scheme" content="dark"><style>:root{color-scheme:dark;background:#121212;color:#e8e8e8}</style>'
 IN_THREAD = 64 * 1024  # longer content is merged in a thread
-
-
-class NotSent(Exception):
-    """Why a test email was not sent, as a sentence."""
 
 
 @attrs.frozen
@@ -90,7 +85,7 @@ class Previews:
         """Send it to one address, through intake like any other email; returns its ID. Raises NotSent."""
         account = await self.accounts.get(account_id)
         if account is None or account.suspended_at is not None:
-            raise NotSent("This account is suspended and can’t send.")
+            raise NotSent(SUSPENDED, 403)
         if not content.html and not content.text:
             raise NotSent("The broadcast has no content yet.")
         try:
@@ -102,13 +97,4 @@ class Previews:
         subject = f"Test: {merged.subject}" if merged.subject else "Test"
         email = Incoming(sender, (parse_mailbox(to),), subject, EmailContent(html=html, text=merged.text), source=SOURCE)
         caller = Caller(account_id, None, "sending_access", None, None, plan=account.plan)
-        answer: Any = await self.intake.submit(caller, [email], lines=[line])
-        match answer:
-            case Admitted((UUID() as sent, *_)):
-                return sent
-            case Rejected(refusals):
-                raise NotSent(refusals[0].message)
-            case Exhausted():
-                raise NotSent(answer.message)
-            case _:
-                raise NotSent("It couldn’t be sent. Try again.")
+        return sent(await self.intake.submit(caller, [email], lines=[line]), "It couldn’t be sent. Try again.")

@@ -13,7 +13,8 @@ from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.preview import embedded
-from mailsvc.dashboard.emails.resend import NotSent, Resend
+from mailsvc.dashboard.emails.resend import Resend
+from mailsvc.dashboard.emails.sending import NotSent
 from mailsvc.dashboard.formatting import result
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, mail_csp

@@ -11,12 +11,12 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.intake import Admitted, AsReceived, Incoming, Intake, Key, Rejected
+from mailsvc.dashboard.emails.sending import SUSPENDED, NotSent, sent
+from mailsvc.intake import AsReceived, Incoming, Intake, Key
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.resend import NewMessage, compose
 from mailsvc.mail.submission import Unfit
 from mailsvc.runtime.offload import InThread
-from mailsvc.settings.plans import Exhausted
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.emails import EmailView
 from mailsvc.store.mail.envelope import StoredEnvelope
@@ -27,13 +27,6 @@ from mailsvc.store.people.audit import Line
 ENDPOINT = "dashboard/again"  # the scope of idempotency keys
 RESENT = "again"  # the `source` of resent emails
 IN_THREAD = 256 * 1024  # larger messages (in bytes) are composed in a thread
-
-
-@attrs.frozen
-class NotSent(Exception):
-    """`message`: why, for the user."""
-
-    message: str
 
 
 @attrs.frozen
@@ -58,7 +51,7 @@ class Resend:
 
         account = await self.accounts.get(email.account_id)
         if account is None or account.suspended_at is not None:
-            raise NotSent("This account is suspended and can’t send.")
+            raise NotSent(SUSPENDED, 403)
         try:
             new = make() if len(message) < IN_THREAD else await self.in_thread(make)
         except Unfit as unfit:
@@ -67,15 +60,7 @@ class Resend:
         caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
         incoming, key = _incoming(email, new, recipients, email_id), Key(ENDPOINT, idempotency_key, digest)
         answer = await self.intake.submit(caller, [incoming], key, lines=[audit_entry(email_id)])
-        match answer:
-            case Admitted((UUID() as sent, *_)):
-                return sent
-            case Rejected(refusals):
-                raise NotSent(refusals[0].message)
-            case Exhausted():
-                raise NotSent(answer.message)
-            case _:
-                raise NotSent("This form was already submitted. Reload the page and check your recent emails.")
+        return sent(answer, "This form was already submitted. Reload the page and check your recent emails.")
 
 
 def _incoming(email: EmailView, new: NewMessage, recipients: Sequence[str], email_id: UUID) -> Incoming:

@@ -8,13 +8,13 @@ from uuid import UUID, uuid4
 import attrs
 
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.emails.sending import SUSPENDED, NotSent, sent
 from mailsvc.dashboard.formatting import in_unicode
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, inside
-from mailsvc.intake import Admitted, Content, Incoming, Intake, Key, Rejected
+from mailsvc.intake import Content, Incoming, Intake, Key
 from mailsvc.mail.address import Mailbox, parse_mailbox
 from mailsvc.outcome import WAITING
-from mailsvc.settings.plans import Exhausted
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.domains.values import Domain
 from mailsvc.store.mail.emails import Emails as Stored
@@ -53,8 +53,11 @@ class TrialPages:
         domain = await self.domains.own(request.account_id, request.uuid(request.field("domain"), "domain"))
         if domain is None:
             raise not_found("domain")
-        sent = await self._sent(request, domain)
-        return request.redirect(inside(request.field("back")).partition("?")[0], test=str(sent))
+        try:
+            email_id = await self._send(request, domain)
+        except NotSent as why:
+            raise PageError(why.status, "Test email not sent", why.message) from None
+        return request.redirect(inside(request.field("back")).partition("?")[0], test=str(email_id))
 
     async def of(self, request: PageRequest) -> Trial | None:
         """The test email that the page was asked to show."""
@@ -65,23 +68,16 @@ class TrialPages:
         recipients = await self.stored.recipients(request.account_id, email_id)
         return Trial(email_id, recipients[0]) if email is not None and email.source == SOURCE and recipients else None
 
-    async def _sent(self, request: PageRequest, domain: Domain) -> UUID:
+    async def _send(self, request: PageRequest, domain: Domain) -> UUID:
         account, to = await self.accounts.get(request.account_id), request.user_session.email
         if account is None or account.suspended_at is not None:
-            raise PageError(403, "Test email not sent", "This account is suspended and can’t send.")
+            raise NotSent(SUSPENDED, 403)
         caller = Caller(request.account_id, None, "sending_access", domain.id, None, plan=account.plan)
         once = request.field("once")[:64] or uuid4().hex
         key = Key(TEST, once, hashlib.sha256(f"{domain.id} {to}".encode()).digest())
         entry = request.audit_entry("test email sent", f"from {domain.name} to {to}")
-        match await self.intake.submit(caller, [_message(domain, to)], key, lines=[entry]):
-            case Admitted((UUID() as email_id, *_)):
-                return email_id
-            case Rejected(refusals):
-                raise PageError(422, "Test email not sent", refusals[0].message)
-            case Exhausted() as exhausted:
-                raise PageError(429, "Test email not sent", exhausted.message)
-            case _:
-                raise PageError(409, "Test email already sent", "This form was already submitted. Check your recent emails.")
+        answer = await self.intake.submit(caller, [_message(domain, to)], key, lines=[entry])
+        return sent(answer, "This form was already submitted. Check your recent emails.")
 
 
 def _message(domain: Domain, to: str) -> Incoming:

@@ -148,12 +148,12 @@ class WebhookLog:
             named["start"] = found[-1]
 
     async def last(self, webhook: Webhook) -> UUID:
-        """The newest event that the endpoint was told of, or is to be; its own ID, which is as old as it is, if there is none."""
+        """The ID of the newest event in the endpoint's log. Without one, the endpoint's own ID: it was created before all its events."""
         rows = await self._pool.rows(LAST, (webhook.account_id, webhook.id))
         return rows[0][0] if rows else webhook.id
 
     async def send_missed(self, webhook: Webhook, after: UUID, now: datetime) -> int:
-        """Send the events after this one that the endpoint was not told of because it was disabled. Returns how many."""
+        """Queue the events after `after` that were not sent because the endpoint was disabled. Returns how many."""
         named: dict[str, object] = {"account_id": webhook.account_id, "webhook_id": webhook.id, "after": after, "now": now}
         named |= {"limit": BATCH, "below": None}
         count, more = 0, True
