@@ -6,7 +6,8 @@ Pure: it does not know where values come from. Only broadcasts are merged; email
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from html import escape, unescape
 from urllib.parse import quote, unquote
 
@@ -60,6 +61,11 @@ class Values:
     own: Mapping[str, str]
     unsubscribe_url: str
     fallbacks: Mapping[str, str | None] = attrs.field(factory=dict)
+
+    @cached_property
+    def folded(self) -> Mapping[str, str]:
+        """See `folded`. Only names in another letter case and unknown ones need it."""
+        return folded(self.fallbacks)
 
 
 @attrs.frozen
@@ -123,8 +129,8 @@ def _bar_decoded(encoded: str) -> str:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def key_of(name: str, properties: Collection[str]) -> str | None:
-    """The field or property that a name means, UNSUBSCRIBE_URL, or None for an unknown one.
+def _key_of(name: str, properties: Collection[str], folded: Callable[[], Mapping[str, str]]) -> str | None:
+    """The field or property that a name means, UNSUBSCRIBE_URL, or None for an unknown one. `folded` returns what `folded` makes of them.
 
     Letter case counts only between names that differ in nothing else: texts made of HTML often have headings in capitals.
     """
@@ -135,33 +141,40 @@ def key_of(name: str, properties: Collection[str]) -> str | None:
     key = name[len(_CONTACT) :]
     if key in FIELDS or key in properties:
         return key
-    folded = key.lower()
-    return next((each for each in (*FIELDS, *sorted(properties)) if each.lower() == folded), None)
+    return folded().get(key.lower())
+
+
+def folded(properties: Collection[str]) -> Mapping[str, str]:
+    """The fields and properties by their names in lower case."""
+    return {each.lower(): each for each in (*sorted(properties, reverse=True), *reversed(FIELDS))}
+
+
+def _used(templates: Iterable[Template], properties: Collection[str]) -> Mapping[str, str | None]:
+    """What the names in the templates mean. Each is looked up once, however often it is there."""
+    by_name = folded(properties)
+    names = {each.name for template in templates for each in template}
+    return {name: _key_of(name, properties, lambda: by_name) for name in names}
 
 
 def keys(templates: Iterable[Template], properties: Collection[str]) -> frozenset[str]:
     """The fields and properties that the templates use."""
-    found = {key_of(each.name, properties) for template in templates for each in template}
-    return frozenset(key for key in found if key is not None and key != UNSUBSCRIBE_URL)
+    return frozenset(key for key in _used(templates, properties).values() if key is not None and key != UNSUBSCRIBE_URL)
 
 
 def unknown(templates: Iterable[Template], properties: Collection[str]) -> list[str]:
     """The names that mean nothing, in alphabetical order."""
-    return sorted({each.name for template in templates for each in template if key_of(each.name, properties) is None})
+    return sorted(name for name, key in _used(templates, properties).items() if key is None)
 
 
-def without_fallback(templates: Iterable[Template], properties: Mapping[str, str | None]) -> frozenset[str]:
+def without_fallback(templates: Sequence[Template], properties: Mapping[str, str | None]) -> frozenset[str]:
     """The fields and properties of which something is missing if a contact has no value: neither they nor the placeholder has another."""
-    used = ((key_of(each.name, properties), each) for template in templates for each in template)
-    return frozenset(
-        key
-        for key, each in used
-        if key is not None and key not in (UNSUBSCRIBE_URL, "email") and each.fallback is None and properties.get(key) is None
-    )
+    used = _used(templates, properties)
+    bare = {used[each.name] for template in templates for each in template if each.fallback is None}
+    return frozenset(key for key in bare if key not in (None, UNSUBSCRIBE_URL, "email") and properties.get(key) is None)
 
 
 def has_unsubscribe_link(templates: Iterable[Template]) -> bool:
-    return any(key_of(each.name, ()) == UNSUBSCRIBE_URL for template in templates for each in template)
+    return any(_OLDER.get(each.name) == UNSUBSCRIBE_URL for template in templates for each in template)
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -169,7 +182,7 @@ def has_unsubscribe_link(templates: Iterable[Template]) -> bool:
 
 def _value(placeholder: Placeholder, values: Values) -> tuple[str, bool]:
     """The text, and whether it is the placeholder's own fallback."""
-    key = key_of(placeholder.name, values.fallbacks)
+    key = _key_of(placeholder.name, values.fallbacks, lambda: values.folded)
     value = values.unsubscribe_url if key == UNSUBSCRIBE_URL else values.own.get(key) if key is not None else None
     if value:
         return value, False
@@ -202,7 +215,7 @@ def text_of(html: str) -> str:
     sources: list[tuple[str, str]] = []
     for piece in template.pieces:
         if isinstance(piece, Placeholder):
-            link = _LINK if key_of(piece.name, ()) == UNSUBSCRIBE_URL else ""
+            link = _LINK if _OLDER.get(piece.name) == UNSUBSCRIBE_URL else ""
             marked.append(f"{link}{_LEFT}{len(sources)}{_RIGHT}")
             sources.append((link, _source(piece)))
         else:

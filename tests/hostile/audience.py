@@ -25,7 +25,7 @@ def csv(content: bytes) -> bytes:
     return upload(part(b"file", content, b"Content-Type: text/csv"))
 
 
-@hostile("imports", cpu=2.0)
+@hostile("imports")
 def contact_files(size: int) -> Made:
     head, row = b"email,first_name\n", b"x@watch.example,Ada\n"
     units = {
@@ -42,7 +42,7 @@ def contact_files(size: int) -> Made:
     yield "one column repeated", csv(fill(b",email", size, b"email", b"\n" + row))
 
 
-@hostile("imports", most=8 << 20, cpu=9.0)  # a row of three bytes is checked like any other, in 7 µs
+@hostile("imports", most=8 << 20, cpu=6.0)  # a row of three bytes is checked like any other
 def rows_of_contacts(size: int) -> Made:
     head, row = b"email,first_name\n", b"x@watch.example,Ada\n"
     yield "an unclosed quote", csv(fill(row, size, head + b'x@watch.example,"'))
@@ -53,7 +53,7 @@ def rows_of_contacts(size: int) -> Made:
     yield "different addresses", csv(numbered(size, lambda n: b"c%d@watch.example\n" % n, b"email\n"))
 
 
-@hostile("imports", cpu=4.0)  # what follows the file's header is rows of contacts, of eight bytes with the shortest header
+@hostile("imports", cpu=2.0)  # what follows the file's header is rows of contacts, of eight bytes with the shortest header
 def uploads(size: int) -> Made:
     file = part(b"file", b"email\nx@watch.example\n")
     units = {
@@ -87,7 +87,7 @@ def content(**fields: object) -> bytes:
     return json.dumps({"from": "a@hostile.example", "subject": "Hello", "text": "Hi.", **fields}).encode()
 
 
-@hostile("broadcast", most=MOST_CONTENT, cpu=2.0)
+@hostile("broadcast", most=MOST_CONTENT)
 def placeholders(size: int) -> Made:
     units = {
         "opening": "{", "three opening": "{{{", "closing": "}", "three closing": "}}}",
@@ -102,6 +102,8 @@ def placeholders(size: int) -> Made:
         yield f"{name} in the text", content(text=repeated)
         yield f"{name} in the subject", content(subject=repeated)
         yield f"{name} in the preview text", content(preview_text=repeated)
+    different = numbered(size, lambda n: b"{{{contact.n%d}}}" % n).decode()
+    yield "different unknown names", content(html=different)
     yield "a long fallback", content(html="{{{FIRST_NAME|" + "a" * size + "}}}")
     yield "a long name", content(html="{{{" + "a" * size + "}}}")
     yield "placeholders in attributes", content(html='<a href="{{{FIRST_NAME|x}}}">' * (size // 29))

@@ -40,7 +40,7 @@ NOISE_MOST = 0.75  # seconds; noise above this is ignored
 # Seconds of CPU for an input, plus those of its family for each MB; more suggests that the time is not linear. Both are of a machine that
 # takes PACE seconds of CPU for the work in `pace`. A slower one gets more time, a faster one does not get less.
 CPU_MOST = 1.0
-PACE = 0.1
+PACE = 0.03
 TARGET_MOST = 60.0  # seconds for one input
 JUST_BEFORE = 0.05  # seconds before an input in which an observation that it affects can begin
 TIMES = 10
@@ -145,7 +145,7 @@ class Ground:
         await self.watch.past(time.monotonic())
         self.noise = min(NOISE_MOST, max(self.noise, self.watch.worst("health", begun, time.monotonic())))
         self.mail_noise = min(2 * NOISE_MOST, max(self.mail_noise, self.watch.worst("mail", begun, time.monotonic())))
-        self.slower = max(self.slower, pace() / PACE)
+        self.slower = max(self.slower, min(pace() for _ in range(3)) / PACE)
 
     async def once(self, figure: Figure, data: bytes) -> None:
         """Sends an input once, and adds to its measurements."""

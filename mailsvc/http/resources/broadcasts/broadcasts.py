@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -250,18 +250,16 @@ class Broadcasts:
         html, text = await self.context.stored.bodies(found.account_id, found.id)
         properties = await self.context.sending.properties(found.account_id)
         parts = (html or "", text or "", found.subject, found.preview_text)
-        templates = await self.context.in_thread(lambda: [merge.parse(each) for each in parts])
+        fallbacks = {key: each.fallback for key, each in properties.items()}
+        names, used, unsubscribable = await self.context.in_thread(lambda: _placeholders(parts, fallbacks))
         problems = []
         try:
             await self._check(request, found.sender, found.subject, html, text)
         except Problem as problem:
             problems.append(problem.message)
-        names = merge.unknown(templates, properties)[:20]
-        problems += [f"The placeholder `{name}` is neither a field nor a property of contacts." for name in names]
-        if not merge.has_unsubscribe_link(templates[:2]):  # Google's rules and Yahoo's rules require a visible link
+        problems += [f"The placeholder `{name}` is neither a field nor a property of contacts." for name in names[:20]]
+        if not unsubscribable:  # Google's rules and Yahoo's rules require a visible link
             problems.append("The content has no unsubscribe link. Insert `{{{RESEND_UNSUBSCRIBE_URL}}}`.")
-        fallbacks = {key: each.fallback for key, each in properties.items()}
-        used = merge.without_fallback(templates, fallbacks)
         numbers = {key: properties[key].number if key in properties else "" for key in sorted(used)}
         total, lacking = 0, []
         if found.segment_id is None:
@@ -363,6 +361,12 @@ def _changes(given: Mapping[str, Any], present: set[str]) -> dict[str, Any]:
     if "reply_to" in present:
         found["reply_to"] = None if given["reply_to"] is None else tuple(each.display for each in given["reply_to"])
     return found
+
+
+def _placeholders(parts: Sequence[str], fallbacks: Mapping[str, str | None]) -> tuple[list[str], frozenset[str], bool]:
+    """Unknown names, fields and properties without a fallback, and whether the content (the first two parts) has an unsubscribe link."""
+    templates = [merge.parse(each) for each in parts]
+    return merge.unknown(templates, fallbacks), merge.without_fallback(templates, fallbacks), merge.has_unsubscribe_link(templates[:2])
 
 
 def _refused(why: Refused, status: str) -> Problem:
