@@ -1,6 +1,7 @@
 """Fixtures: one Postgres server for the whole run, and a separate migrated database for each test that needs one.
 
-To use another server than the embedded one, set `MAILSVC_TEST_DATABASE` to the URL or conninfo of a superuser.
+To use another server than the embedded one, set `MAILSVC_TEST_DATABASE` to the URL or conninfo of a superuser. The embedded one has its data in
+the folder `MAILSVC_TEST_MEMORY`, by default /dev/shm, if that is writable and has room, otherwise in a temporary folder.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from mailsvc.store.postgres.pool import Pool
 
 _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # durability is not needed
+IN_MEMORY = 6 << 30  # bytes that must be free there
 
 
 settings.register_profile("mailsvc", deadline=None)  # durations depend on the machine
@@ -64,6 +66,12 @@ def administer() -> Callable[..., None]:
     return _administer
 
 
+def _in_memory() -> str | None:
+    """A folder in memory if it has room: a database is a thousand files, and on a disk most of the time goes into creating them."""
+    shared = Path(os.environ.get("MAILSVC_TEST_MEMORY", "/dev/shm"))
+    return str(shared) if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= IN_MEMORY else None
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The DSN of the server, for a superuser."""
@@ -71,7 +79,7 @@ def postgres() -> Iterator[str]:
     if given:
         yield given
         return
-    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-", dir=_in_memory()))
     folder.chmod(0o711)  # run by root, the server uses another user
     server = EmbeddedPostgres.at(folder / "postgres", QUICK)
     try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.end_to_end import chromium
-from tests.end_to_end.rig import check_invariants, free_port
+from tests.end_to_end.rig import Daemon, check_invariants, free_port
 from tests.end_to_end.sink import Sink
 
 
@@ -40,3 +40,20 @@ def sink() -> Iterator[Sink]:
 def browser() -> Iterator[Browser]:
     with chromium.started() as browser:
         yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
+    """A separate browser for the daemon of the test's module. Script errors, policy violations and 5xx responses fail the test."""
+    context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.add_init_script(chromium.POLICY)
+    page.on("console", lambda message: wrong.append(message.text) if message.text.startswith("policy ") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.on("response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None)
+    yield page
+    context.close()
+    assert not wrong

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, expect
 
-from tests.end_to_end import test_browser
+from tests.end_to_end.chromium import MARKS
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_at_all, look_here
 from tests.end_to_end.signing_in import first_sign_in
 
-pytestmark = test_browser.pytestmark
-browser, page = test_browser.browser, test_browser.page
+pytestmark = MARKS
 AUDIENCE = "/dashboard/audience"
 ROWS = 5000
 

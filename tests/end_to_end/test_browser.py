@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, Request, expect
 
 from mailsvc.dashboard.assembly import NAVIGATION
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
-from tests.end_to_end.chromium import MARKS, POLICY
+from tests.end_to_end.chromium import MARKS
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_at_all, look_here
@@ -59,23 +59,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, provi
     daemon.start()
     yield daemon
     daemon.stop()
-
-
-@pytest.fixture
-def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
-    """A separate browser. Script errors, policy violations and 5xx responses fail the test."""
-    context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(10_000)
-    page = context.new_page()
-    wrong: list[str] = []
-    page.add_init_script(POLICY)
-    page.on("console", lambda message: wrong.append(message.text) if message.text.startswith("policy ") else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: dialog.accept())
-    page.on("response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None)
-    yield page
-    context.close()
-    assert not wrong
 
 
 def enter(page: Page, daemon: Daemon, address: str, account: str = "Acme") -> None:
