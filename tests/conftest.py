@@ -1,7 +1,7 @@
 """Fixtures: one Postgres server for the whole run, and a separate migrated database for each test that needs one.
 
-To use another server than the embedded one, set `MAILSVC_TEST_DATABASE` to the URL or conninfo of a superuser. The embedded one has its data in
-the folder `MAILSVC_TEST_MEMORY`, by default /dev/shm, if that is writable and has room, otherwise in a temporary folder.
+To use another server than the embedded one, set `MAILSVC_TEST_DATABASE` to the URL or conninfo of a superuser. The data of the embedded one
+is in the folder `MAILSVC_TEST_MEMORY`, by default /dev/shm, if that is writable and has room; otherwise in a temporary folder.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -21,11 +22,32 @@ from mailsvc.store.sql import statement
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "mailsvc").rglob("*.py"))
-NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
 SQL_FILES = ("audience", "domains", "events", "mail", "people", "queue")  # packages of the store with statements in files
-each_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
 
 
+def each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Makes a test of a rule: it lists all files that break it."""
+
+    def test_of(rule: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            broken = []
+            for path in paths:
+                try:
+                    rule(path)
+                except AssertionError as why:
+                    broken.append(f"{path.relative_to(ROOT)}: {why}")
+            assert not broken, "\n".join(broken)
+
+        test.__name__ = test.__qualname__ = rule.__name__
+        return test
+
+    return test_of
+
+
+each_module = each(MODULES)
+
+
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
@@ -304,7 +326,7 @@ def test_twisted_plugins_is_not_a_package():
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b|\b[Nn]ot implemented yet\b|# .*\bfor now\b")
 
 
-@pytest.mark.parametrize("path", tracked(), ids=lambda path: str(path.relative_to(ROOT)))
+@each(tracked())
 def test_no_todo_is_left(path):
     if path != Path(__file__):
         lines = path.read_text("utf-8").splitlines()
@@ -320,9 +342,14 @@ def cited(text: str) -> set[str]:
     return {"".join(found) for found in _CITED.findall(text)}
 
 
+@cache
+def cited_in(path: Path) -> set[str]:
+    return cited(path.read_text("utf-8"))
+
+
 def test_docs_rfc_lists_every_cited_rfc():
     sources = [*MODULES, *(ROOT / "mailsvc").rglob("*.sql"), *(ROOT / "mailsvc").rglob("*.toml")]
-    code = {number: path for path in sources for number in cited(path.read_text("utf-8"))}
+    code = {number: path for path in sources for number in cited_in(path)}
     documented = cited((ROOT / "docs/rfc.md").read_text("utf-8"))
     assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in documented}
 
@@ -334,14 +361,12 @@ def test_docs_rfc_names_existing_places_that_cite_it():
             path = ROOT / name
             files = [file for file in path.rglob("*") if file.suffix in {".py", ".sql"}] if path.is_dir() else [path] * path.exists()
             listed += 1
-            if not cited(line) & {number for file in files for number in cited(file.read_text("utf-8"))}:
+            if not cited(line) & {number for file in files for number in cited_in(file)}:
                 wrong.append((name, line))
     assert listed and not wrong
 
 
-@pytest.mark.parametrize(
-    "path", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT))
-)
+@each([*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))])
 def test_links_in_the_docs_are_valid(path):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
     assert not [target for target in targets if "://" not in target and not (path.parent / target).exists()]
