@@ -36,6 +36,7 @@ def upload(daemon: Daemon, data: bytes, **fields: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_import_survives_kills(tmp_path: Path, database: str) -> None:
     daemon = Daemon(tmp_path, database)
     daemon.start()

@@ -45,6 +45,7 @@ def place(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, modu
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("size", "family"), PLAN, ids=[f"{size}, {family.target}, {family.name}" for size, family in PLAN])
 def test_nobody_is_delayed(place: Ground, runner: asyncio.Runner, size: str, family: Family) -> None:
