@@ -104,3 +104,19 @@ def test_a_second_start_says_where_the_first_one_listens(tmp_path: Path, databas
         daemon.start()  # a killed one leaves nothing that would keep it from starting
     finally:
         assert daemon.stop() == 0
+
+
+def test_the_fastest_python_is_used(tmp_path: Path) -> None:
+    """Two programs that stand for builds of different speed: what the loop takes is given, the rest is the Python of the tests."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, microseconds in (("python3.13", 200), ("python3.12", 100), ("python3.11", 95)):
+        answers = f'*perf_counter*) echo {microseconds} ;; *realpath*) echo "$0" ;; *) exec "{sys.executable}" "$@" ;;'
+        (programs / name).write_text(f'#!/bin/sh\ncase "$*" in {answers} esac\n')
+        (programs / name).chmod(0o755)
+    folder, search = tmp_path / "venv", f"{programs}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["etc/environment", str(folder)], cwd=PROJECT, env={"PATH": search}, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert f"({programs}/python3.12), the fastest of " in done.stderr
+    assert (folder / "bin/python").exists()
