@@ -120,6 +120,56 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     expect(page.get_by_role("heading", name="Test: For Ada")).to_be_visible()
 
 
+def test_images_are_uploaded_by_button_and_by_drop_and_sent(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon)
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit")
+    text = page.get_by_role("textbox", name="Content of the email")
+    text.click()
+    page.get_by_role("button", name="Image", exact=True).click()
+    page.get_by_label("Upload").set_input_files({"name": "notes.txt", "mimeType": "image/png", "buffer": b"<svg/>"})
+    expect(page.locator("#status")).to_contain_text("isn’t a PNG")
+    page.get_by_label("Upload").set_input_files({"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": picture("JPEG")})
+    expect(page.get_by_label("Image address")).to_have_value(re.compile(r"/images/[\w-]{43}\.jpg$"))
+    page.get_by_label("Description").fill("A gray gradient")
+    page.get_by_label("Description").press("Enter")
+    expect(text.get_by_alt_text("A gray gradient")).to_be_visible()
+
+    dropped = page.evaluate_handle(DROPPED, base64.b64encode(animation("GIF")).decode())
+    text.dispatch_event("drop", {"dataTransfer": dropped})
+    added = text.locator("img[src$='.gif']")
+    expect(added).to_be_visible()
+    added.click()
+    page.get_by_role("button", name="Image", exact=True).click()
+    page.get_by_label("Description").fill("Three colors")
+    page.get_by_label("Description").press("Enter")
+    expect(text.get_by_alt_text("Three colors")).to_be_visible()
+    saved(page)
+    html = call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
+    urls = re.findall(rf"http://127.0.0.1:{daemon.port}/images/[\w.-]+", html)
+    assert len(urls) == 2 and "blob:" not in html and 'alt="Three colors"' in html
+
+    page.get_by_role("button", name="Preview").click()
+    shown = page.frame_locator("#frame").get_by_alt_text("A gray gradient")
+    expect(shown).to_be_visible()
+    assert shown.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
+    look_here(page, "broadcast-editor-images")
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#tested")).to_contain_text("Sent to ")
+    sent = page.locator("#tested a").get_attribute("href") or ""
+    mail = call(daemon, "GET", f"/emails/{sent.rpartition('/')[2]}")["html"]
+    for url in urls:
+        assert url in mail
+        answer = httpx_get(url)
+        assert answer.status == 200 and "set-cookie" not in answer.headers and SECRET not in answer.body
+
+    page.goto("/dashboard/images")
+    expect(page.locator(".images img")).to_have_count(2)
+    assert look_here(page, "images") == []
+    page.locator(".images li").first.get_by_text("Delete", exact=True).click()
+    page.get_by_role("button", name="Delete the image").first.click()
+    expect(page.locator(".images img")).to_have_count(1)
+
+
 def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: Daemon) -> None:
     broadcast = new_draft(daemon)
     path = f"/dashboard/broadcasts/{broadcast}/edit"
