@@ -9,7 +9,7 @@ import { Placeholder } from "@tiptap/extension-placeholder";
 import { createPortal } from "react-dom";
 import { createRoot } from "react-dom/client";
 
-import { uploads } from "./images.js";
+import { leaveImage, uploads } from "./images.js";
 import { nameFields } from "./names.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
 import { variableSuggestion } from "./suggestion.js";
@@ -33,11 +33,17 @@ function mount(element, { content, variables, changed, upload, say }) {
     variableSuggestion(variables),
   ];
   const images = uploads(upload, say);
+  let ours;
+  const added = (file) => {
+    leaveImage(ours);
+    return images.store(file);
+  };
   const above = document.createElement("div"); // before the text, so that the Tab key reaches it first
   const below = document.createElement("div");
   element.append(above, below);
   return new Promise((resolve) => {
     const ready = ({ editor }) => {
+      ours = editor;
       editor.view.dom.setAttribute("aria-label", LABEL);
       editor.view.dom.setAttribute("role", "textbox");
       editor.view.dom.setAttribute("aria-multiline", "true");
@@ -50,7 +56,7 @@ function mount(element, { content, variables, changed, upload, say }) {
       });
     };
     createRoot(below).render(
-      <EmailEditor content={content ? JSON.parse(content) : ""} extensions={extensions} onUploadImage={images.store} onReady={ready} onUpdate={changed} className="canvas">
+      <EmailEditor content={content ? JSON.parse(content) : ""} extensions={extensions} onUploadImage={added} onReady={ready} onUpdate={changed} className="canvas">
         {createPortal(<Toolbar variables={variables} store={images.store} />, above)}
         <Inspector.Root className="inspector" aria-label="Appearance"><Inspector.Breadcrumb /><Inspector.Document /><Inspector.Node /><Inspector.Text /></Inspector.Root>
       </EmailEditor>,

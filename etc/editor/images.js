@@ -10,6 +10,16 @@ function removeTemporary(editor) {
   if (tr.docChanged) editor.view.dispatch(tr.setMeta("addToHistory", false));
 }
 
+// Puts the cursor behind a new image, which is selected: what is typed or added next would replace it.
+export function leaveImage(editor) {
+  const { selection, doc } = editor.state;
+  if (selection.node?.type.name !== "image") return;
+  const behind = selection.to;
+  const chain = editor.chain();
+  if (!doc.resolve(behind).nodeAfter?.isTextblock) chain.insertContentAt(behind, { type: "paragraph" }, { updateSelection: false });
+  chain.setTextSelection(behind + 1).run();
+}
+
 // `upload` stores a file and returns a promise of its address; `say` shows a sentence. `store` is for the library and the toolbar, `stored`
 // waits for uploads that have begun.
 export function uploads(upload, say) {

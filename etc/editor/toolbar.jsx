@@ -3,6 +3,7 @@ import { getEmailTheming, setCurrentTheme } from "@react-email/editor/plugins";
 import { useCurrentEditor, useEditorState } from "@tiptap/react";
 import { useId, useState } from "react";
 
+import { leaveImage } from "./images.js";
 import { footerContent, UNSUBSCRIBE_URL } from "./nodes.js";
 
 const BLOCKS = [["p", "Text"], ["1", "Title"], ["2", "Heading"], ["3", "Subheading"]];
@@ -99,7 +100,9 @@ function LinkField({ editor, href }) {
 function ImageField({ editor, selected, store }) {
   const apply = ({ url, alt }) => {
     const image = { src: url.trim(), alt: alt.trim() };
-    if (image.src) (selected ? editor.chain().focus().updateAttributes("image", image) : editor.chain().focus().setImage(image)).run();
+    if (!image.src) return;
+    if (selected) editor.chain().focus().updateAttributes("image", image).run();
+    else if (editor.chain().focus().setImage(image).run()) leaveImage(editor);
   };
   const chosen = async (event, change) => {
     const [file] = event.target.files;

@@ -24,7 +24,7 @@ import psycopg2
 from mailsvc.sandbox.welcome import ACCOUNT
 from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.visitor import Visitor
-from tests.hostile import audience, bodies, mails, wires
+from tests.hostile import audience, bodies, mails, pictures, wires
 from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
 from tests.hostile.targets import Targets

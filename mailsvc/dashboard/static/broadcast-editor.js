@@ -162,5 +162,5 @@ document.addEventListener("submit", async (event) => {
 
 const place = document.getElementById("editor");
 if (place && window.MailEditor)
-  window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, upload, say: (sentence) => { status.textContent = sentence; } })
+  window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, upload, say: (sentence) => { document.getElementById("uploaded").textContent = sentence; } })
     .then((ready) => { editor = ready; place.dataset.ready = ""; });
