@@ -29,7 +29,7 @@ from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
 from tests.hostile.targets import Targets
 
-assert audience and bodies and mails and wires  # importing them registers their families
+assert audience and bodies and mails and pictures and wires  # importing them registers their families
 
 HEALTH_MOST = 0.25
 MAIL_MOST = 1.0

@@ -158,7 +158,8 @@ class Targets:
         if not self.visitor.token:
             await asyncio.to_thread(self.visitor.get, "/dashboard/images")
         with suppress(*_GONE):
-            await asyncio.wait_for(asyncio.to_thread(self.visitor.upload, "/dashboard/images", data), MOST)
+            shown = await asyncio.wait_for(asyncio.to_thread(self.visitor.upload, "/dashboard/images", data), MOST)
+            assert shown.status in (303, 422), (shown.status, shown.text)
 
     async def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         content = b"" if body is None else json.dumps(body).encode()

@@ -80,8 +80,9 @@ async def test_the_images_of_an_account_have_a_limit(pool: Pool) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_only_members_can_send_large_files(pool: Pool) -> None:
-    rig, account_id, ann = await started(pool)
-    gate = Gate(None, RateLimit(rig.clock, 10), Limits(), Budgets.of(1 << 40, 1 << 40, rig.clock), lambda text: False, rig.assembly.uploader.account)  # type: ignore[arg-type]
+    rig, _, ann = await started(pool)
+    budgets, uploader = Budgets.of(1 << 40, 1 << 40, rig.clock), rig.assembly.uploader.account
+    gate = Gate(None, RateLimit(rig.clock, 10), Limits(), budgets, lambda text: False, uploader)  # type: ignore[arg-type]
     for cookie, most in ((session(ann), LARGEST + FORM), ("0" * 43, Limits().form)):
         headers = Headers({"host": ["x"], "cookie": [f"mailsvc={cookie}"]})
         head = Head(b"POST", IMAGES.encode(), b"HTTP/1.1", headers, lambda: "192.0.2.1", None, True, True)

@@ -62,8 +62,9 @@ def test_an_image_is_served_for_a_year_and_as_nothing_else(links: Links) -> None
 @pytest.mark.parametrize(
     "path",
     [
-        path_of(OTHER, IMAGE, "png"), path_of(ACCOUNT, UUID(int=1), "png"), path_of(ACCOUNT, IMAGE, "gif"), "/images/", "/images", "/images/x",
-        ADDRESS + "/x", ADDRESS.replace(".png", ".svg"), ADDRESS.replace(".png", ""), "/images/" + "%c3%a9" * 43, "/images/..%2fdashboard",
+        path_of(OTHER, IMAGE, "png"), path_of(ACCOUNT, UUID(int=1), "png"), path_of(ACCOUNT, IMAGE, "gif"), "/images/", "/images",
+        "/images/x", ADDRESS + "/x",
+        ADDRESS.replace(".png", ".svg"), ADDRESS.replace(".png", ""), "/images/" + "%c3%a9" * 43, "/images/..%2fdashboard",
     ],
 )  # fmt: skip
 def test_other_paths_lead_nowhere(links: Links, path: str) -> None:
