@@ -113,4 +113,4 @@ async def test_an_endpoint_shows_how_well_it_responds(pool: Pool) -> None:
         await pool.run("INSERT INTO webhook_attempts VALUES (%s, %s, %s, %s, %s, %s, %s, %s, NULL)", row)
     page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
     assert "<dt>Success rate, 24 hours</dt><dd>50.0%</dd>" in page.text and "<dt>Attempts</dt><dd>4</dd>" in page.text
-    assert "<dt>Response time, median</dt><dd>250 ms</dd>" in page.text
+    assert "<dt>Response time, median</dt><dd>200 ms</dd>" in page.text
