@@ -9,6 +9,7 @@ import { Placeholder } from "@tiptap/extension-placeholder";
 import { createPortal } from "react-dom";
 import { createRoot } from "react-dom/client";
 
+import { leaveImage, uploads } from "./images.js";
 import { nameFields } from "./names.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
 import { variableSuggestion } from "./suggestion.js";
@@ -17,9 +18,10 @@ import { Toolbar } from "./toolbar.jsx";
 const LABEL = "Content of the email";
 const hint = ({ node }) => (node.type.name === "heading" ? `Heading ${node.attrs.level}` : "Write here. “/” adds a block, “{{” a variable.");
 
-// Puts the editor into `element`. `content`: its JSON, or "" for an empty one. `variables`: [{name, fallback}]. `refused` is called with
-// a sentence if somebody pastes or drops the file of an image. Returns a promise of {read}, which makes {json, html}.
-function mount(element, { content, variables, changed, refused }) {
+// Puts the editor into `element`. `content`: its JSON, or "" for an empty one. `variables`: [{name, fallback}]. `upload` stores the file
+// of an image that somebody pastes, drops or chooses, and returns a promise of its address; `say` shows a sentence about that. Returns a
+// promise of {read}, which makes {json, html}.
+function mount(element, { content, variables, changed, upload, say }) {
   const extensions = [
     // The toolbar works on the selection, so the selection stays when the toolbar takes the focus.
     StarterKit.configure({ CodeBlockPrism: false, FocusScopes: { clearSelectionOnBlur: false } }),
@@ -30,26 +32,32 @@ function mount(element, { content, variables, changed, refused }) {
     UnsubscribeFooter,
     variableSuggestion(variables),
   ];
-  const noUpload = async () => {
-    refused("Files of images can’t be added. Use “Image” with the address of an image on your website.");
-    throw new Error("Images are not uploaded.");
+  const images = uploads(upload, say);
+  let ours;
+  const added = (file) => {
+    leaveImage(ours);
+    return images.store(file);
   };
   const above = document.createElement("div"); // before the text, so that the Tab key reaches it first
   const below = document.createElement("div");
   element.append(above, below);
   return new Promise((resolve) => {
     const ready = ({ editor }) => {
+      ours = editor;
       editor.view.dom.setAttribute("aria-label", LABEL);
       editor.view.dom.setAttribute("role", "textbox");
       editor.view.dom.setAttribute("aria-multiline", "true");
       requestAnimationFrame(() => nameFields(below.querySelector(".inspector")));
       resolve({
-        read: async () => ({ json: JSON.stringify(editor.getJSON()), html: (await composeReactEmail({ editor })).unformattedHtml }),
+        read: async () => {
+          await images.stored(editor);
+          return { json: JSON.stringify(editor.getJSON()), html: (await composeReactEmail({ editor })).unformattedHtml };
+        },
       });
     };
     createRoot(below).render(
-      <EmailEditor content={content ? JSON.parse(content) : ""} extensions={extensions} onUploadImage={noUpload} onReady={ready} onUpdate={changed} className="canvas">
-        {createPortal(<Toolbar variables={variables} />, above)}
+      <EmailEditor content={content ? JSON.parse(content) : ""} extensions={extensions} onUploadImage={added} onReady={ready} onUpdate={changed} className="canvas">
+        {createPortal(<Toolbar variables={variables} store={images.store} />, above)}
         <Inspector.Root className="inspector" aria-label="Appearance"><Inspector.Breadcrumb /><Inspector.Document /><Inspector.Node /><Inspector.Text /></Inspector.Root>
       </EmailEditor>,
     );

@@ -3,12 +3,15 @@ import { getEmailTheming, setCurrentTheme } from "@react-email/editor/plugins";
 import { useCurrentEditor, useEditorState } from "@tiptap/react";
 import { useId, useState } from "react";
 
+import { leaveImage } from "./images.js";
 import { footerContent, UNSUBSCRIBE_URL } from "./nodes.js";
 
 const BLOCKS = [["p", "Text"], ["1", "Title"], ["2", "Heading"], ["3", "Subheading"]];
 const MARKS = [["bold", "Bold", "B"], ["italic", "Italic", "I"], ["underline", "Underline", "U"], ["strike", "Strikethrough", "S"]];
 
 const blockOf = (editor) => BLOCKS.slice(1).find(([level]) => editor.isActive("heading", { level: Number(level) }))?.[0] ?? "p";
+
+const KINDS = "image/png,image/jpeg,image/gif,image/webp";
 
 const withoutNothing = (href) => (href === "#" ? "" : href); // what a new button has
 
@@ -21,6 +24,7 @@ function look({ editor }) {
     numbers: editor.isActive("orderedList"),
     link: editor.isActive("button") ? withoutNothing(editor.getAttributes("button").href) : editor.getAttributes("link").href ?? "",
     variable: node?.type.name === "variable" ? node.attrs : null,
+    image: node?.type.name === "image" ? node.attrs : null,
     undo: editor.can().undo(),
     redo: editor.can().redo(),
     theme: getEmailTheming(editor).theme,
@@ -73,7 +77,7 @@ function Fields({ label, pressed, fields, initial, apply, children }) {
           <input id={id + name} type="text" autoFocus={place === 0} value={typed[name]} placeholder={placeholder} onChange={(event) => type({ ...typed, [name]: event.target.value })} onKeyDown={keys} />
         </label>
       ))}
-      {children?.((values) => type({ ...typed, ...values }))}
+      {children?.((values) => type((now) => now && { ...now, ...values }))}
       <button type="button" className="tool wide" onClick={done}>Apply</button>
     </span>
   );
@@ -92,13 +96,27 @@ function LinkField({ editor, href }) {
   );
 }
 
-function ImageField({ editor }) {
-  const apply = ({ url, alt }) => { if (url.trim()) editor.chain().focus().setImage({ src: url.trim(), alt: alt.trim() }).run(); };
+// Adds an image, or changes the selected one. `store` uploads a file.
+function ImageField({ editor, selected, store }) {
+  const apply = ({ url, alt }) => {
+    const image = { src: url.trim(), alt: alt.trim() };
+    if (!image.src) return;
+    if (selected) editor.chain().focus().updateAttributes("image", image).run();
+    else if (editor.chain().focus().setImage(image).run()) leaveImage(editor);
+  };
+  const chosen = async (event, change) => {
+    const [file] = event.target.files;
+    if (file) await store(file).then(change, () => {}); // the page says why it failed
+  };
   const fields = [["url", "Image address", "https://example.com/image.png"], ["alt", "Description", "For people who don’t see it"]];
-  return <Fields label="Image" fields={fields} initial={{ url: "", alt: "" }} apply={apply} />;
+  return (
+    <Fields label="Image" pressed={Boolean(selected)} fields={fields} initial={{ url: selected?.src ?? "", alt: selected?.alt ?? "" }} apply={apply}>
+      {(change) => <label>Upload <input type="file" accept={KINDS} onChange={(event) => chosen(event, change)} /></label>}
+    </Fields>
+  );
 }
 
-export function Toolbar({ variables }) {
+export function Toolbar({ variables, store }) {
   const { editor } = useCurrentEditor();
   const now = useEditorState({ editor, selector: (given) => (given.editor ? look(given) : null) });
   if (!editor || !now) return null;
@@ -118,7 +136,7 @@ export function Toolbar({ variables }) {
       <LinkField editor={editor} href={now.link} />
       <button type="button" className="tool wide" onClick={() => run((chain) => chain.setButton())}>Button</button>
       <button type="button" className="tool wide" onClick={() => run((chain) => chain.setHorizontalRule())}>Divider</button>
-      <ImageField editor={editor} />
+      <ImageField editor={editor} selected={now.image} store={store} />
       <button type="button" className="tool wide" onClick={addFooter}>Unsubscribe footer</button>
       <Variables editor={editor} variables={variables} selected={now.variable} />
       <label className="theme">Theme <select value={now.theme} onChange={(event) => setCurrentTheme(editor, event.target.value)}>

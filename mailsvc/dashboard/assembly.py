@@ -12,6 +12,7 @@ import attrs
 from klein.resource import KleinResource
 
 from mailsvc.accounts.quota import Quotas
+from mailsvc.broadcasts.images import ImageReader
 from mailsvc.clock import unix
 from mailsvc.dashboard import formatting
 from mailsvc.dashboard.account.access_review import AccessReviewPages
@@ -28,6 +29,7 @@ from mailsvc.dashboard.audience.assembly import sections as audience_sections
 from mailsvc.dashboard.broadcasts.assembly import sections as broadcast_sections
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.domains import DomainPages
+from mailsvc.dashboard.editor.images import ImagePages
 from mailsvc.dashboard.editor.pages import EditorPages
 from mailsvc.dashboard.editor.preview import Previews
 from mailsvc.dashboard.emails.detail import EmailPages
@@ -74,6 +76,7 @@ from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.audience.properties import Properties
 from mailsvc.store.audience.segments import Segments
 from mailsvc.store.audience.topics import Topics
+from mailsvc.store.broadcasts.images import Images
 from mailsvc.store.broadcasts.sending import Sending
 from mailsvc.store.broadcasts.versions import Versions
 from mailsvc.store.domains.domains import Domains
@@ -201,6 +204,9 @@ class Assembly:
             "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,
             "broadcasts/*/edit": self._editor(context),
+            "images": ImagePages(
+                context, Images(pool, self.clock), ImageReader(self.in_thread), self._images, self.settings.broadcasts.images_size,
+            ),
             "suppressions": SuppressionPages(context, suppressions, lambda: self.notify("events")),
             "settings/usage": Usage(
                 context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
@@ -236,8 +242,14 @@ class Assembly:
         previews = Previews(contacts, Sending(pool), self.accounts, self.intake, self.in_thread, self.base_url)
         return EditorPages(
             context, Versions(pool, clock), previews, self.domains, Segments(pool, clock), Topics(pool, clock), Properties(pool, clock),
-            self.settings.broadcasts,
+            self.settings.broadcasts, self._images,
         )  # fmt: skip
+
+    @property
+    def _images(self) -> str:
+        """The origin of uploaded images."""
+        host = self.settings.broadcasts.images_host or self.settings.tracking.host
+        return f"https://{host}" if host else self.base_url.rstrip("/")
 
     def _context(self) -> PageContext:
         templates = formatting.environment(navigation=NAVIGATION, static=address)

@@ -67,7 +67,7 @@ class LogList:
 
     async def read_filters(self, request: PageRequest) -> Selection:
         """Unknown filter values are ignored, an unknown key is not found. `status` may be a status code such as 429."""
-        keys, _ = await self.keys.list(request.account_id)
+        keys = await self.keys.ever(request.account_id)
         given = {name: request.query(name)[:200] for name in ("q", "source", "status", "days", "key")}
         key = request.selected("key", keys, "API key")
         status = int(given["status"]) if re.fullmatch(r"[1-5]\d\d", given["status"], re.ASCII) else None
@@ -93,7 +93,7 @@ class LogList:
     async def one(self, request: PageRequest, text: str) -> bytes:
         log_id = request.uuid(text, "entry")
         log = await self.stored.get(request.account_id, log_id)
-        keys, _ = await self.keys.list(request.account_id)
+        keys = await self.keys.ever(request.account_id)
         if log is None:
             return await self._session(request, log_id, keys)
         key = next((k for k in keys if k.id == log.key_id), None)

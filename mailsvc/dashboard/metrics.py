@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,7 +14,8 @@ import attrs
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.domains.domains import Domains
+from mailsvc.mail import csv_file
+from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.events.rollups import Count, Rollups, Unit, Wanted
 
 METRICS = f"{HOME}/metrics"
@@ -35,6 +37,9 @@ UNSENT = ("email.failed", "email.suppressed")  # never handed to a server
 TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED, *UNSENT)
 UNSUBSCRIBED = "email.unsubscribed"
 BROADCASTS = 50  # in the table
+COLUMNS = (
+    "time", "sent", "delivered", "bounced_permanent", "bounced_transient", "bounced_undetermined", "complained", "not_sent",
+)  # fmt: skip
 # Opens and clicks: all of them, and without those that programs made (store/tracking/hits).
 ENGAGED = tuple(f"email.{kind}{end}" for kind in ("opened", "clicked") for end in ("", ".machine", ".unique", ".unique.people"))
 
@@ -102,6 +107,29 @@ class BroadcastRow:
         return cls(name, delivered, opened, clicked, sum(count.count for count in counts if count.type == UNSUBSCRIBED))
 
 
+@attrs.frozen
+class Selection:
+    """What the query chose. `days`: as text; `domain`: None for all."""
+
+    domains: Sequence[Domain]
+    domain: Domain | None
+    days: str
+    zone_name: str
+    zone: tzinfo
+    unit: Unit
+    since: datetime
+    until: datetime
+
+    @property
+    def limit(self) -> list[UUID] | None:
+        return [self.domain.id] if self.domain else None
+
+    @property
+    def query(self) -> str:
+        given = {"domain": str(self.domain.id) if self.domain else "", "days": self.days, "zone": self.zone_name}
+        return urlencode({name: value for name, value in given.items() if value})
+
+
 def counted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **grouping: Any) -> Wanted:
     return Wanted(since, until, unit, zone, TYPES, **grouping)
 
@@ -115,15 +143,12 @@ class Metrics:
 
     @page(app, METRICS)
     async def show(self, request: PageRequest) -> bytes:
-        domains, _ = await self.domains.list(request.account_id)
-        domain = request.selected("domain", domains, "domain")
-        days = request.query("days") if request.query("days") in RANGES else "7"
-        zone_name, zone = _zone(request.query("zone"))
-        unit: Unit = "hour" if days == "1" else "day"
-        until = _ceiling(self.context.now(), unit, zone)
-        since = until - timedelta(days=int(days))
-        limit = [domain.id] if domain else None
-        counts = await self.rollups.counts(request.account_id, counted(since, until, unit, zone_name, by_period=True, domains=limit))
+        chosen = await self._selection(request)
+        domains, domain, days, since, until, limit = (
+            chosen.domains, chosen.domain, chosen.days, chosen.since, chosen.until, chosen.limit,
+        )  # fmt: skip
+        counts = await self._counts(request, chosen)
+        before = await self.rollups.counts(request.account_id, counted(since - (until - since), since, domains=limit))
         by_domain_counts = await self.rollups.counts(request.account_id, counted(since, until, by_domain=True))
         engaged = attrs.evolve(counted(since, until, domains=limit), types=ENGAGED)
         engaged_counts = await self.rollups.counts(request.account_id, engaged)
@@ -132,6 +157,8 @@ class Metrics:
         return request.render(
             "metrics.html",
             rates=rates(counts),
+            before=rates(before),
+            query=chosen.query,
             table=[(d, by_domain[d.id]) for d in domains if by_domain[d.id].sent],
             domains=domains,
             domain=domain,
@@ -142,12 +169,36 @@ class Metrics:
             broadcasts=await self._broadcasts(request, since, until, limit, programs=programs),
             days=days,
             ranges=RANGES,
-            zone=zone_name,
-            zones=ZONES if zone_name in ZONES else (*ZONES, zone_name),  # the query may name any zone
+            zone=chosen.zone_name,
+            zones=ZONES if chosen.zone_name in ZONES else (*ZONES, chosen.zone_name),  # the query may name any zone
             bounce_danger=BOUNCE_DANGER,
             complaint_danger=COMPLAINT_DANGER,
-            rows=[(at, _row(of)) for at, of in _steps(counts, since, until, unit, zone)],
+            rows=[(at, _row(of)) for at, of in _steps(counts, chosen)],
         )
+
+    @page(app, f"{METRICS}/csv")
+    async def csv(self, request: PageRequest) -> bytes:
+        """The figures of each hour or day of the period, as a file."""
+        chosen = await self._selection(request)
+        rows = [
+            (at.isoformat(), of.sent, of.delivered, *of.kinds, of.complained, of.unsent)
+            for at, of in _steps(await self._counts(request, chosen), chosen)
+        ]
+        request.set_header("Content-Disposition", f'attachment; filename="metrics-{chosen.days}-days.csv"')
+        return request.send(csv_file.lines([COLUMNS, *rows]), "text/csv; charset=utf-8")
+
+    async def _selection(self, request: PageRequest) -> Selection:
+        domains, _ = await self.domains.list(request.account_id)
+        days = request.query("days") if request.query("days") in RANGES else "7"
+        zone_name, zone = _zone(request.query("zone"))
+        unit: Unit = "hour" if days == "1" else "day"
+        until = _ceiling(self.context.now(), unit, zone)
+        domain = request.selected("domain", domains, "domain")
+        return Selection(domains, domain, days, zone_name, zone, unit, until - timedelta(days=int(days)), until)
+
+    async def _counts(self, request: PageRequest, chosen: Selection) -> Sequence[Count]:
+        wanted = counted(chosen.since, chosen.until, chosen.unit, chosen.zone_name, by_period=True, domains=chosen.limit)
+        return await self.rollups.counts(request.account_id, wanted)
 
     async def _broadcasts(
         self, request: PageRequest, since: datetime, until: datetime, domains: Sequence[UUID] | None, *, programs: bool
@@ -163,17 +214,17 @@ class Metrics:
         return [BroadcastRow.of(names[id_], by_id[id_], programs=programs) for id_ in sorted(names, reverse=True)]
 
 
-def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[tuple[datetime, Rates]]:
+def _steps(counts: Sequence[Count], chosen: Selection) -> list[tuple[datetime, Rates]]:
     """Every hour or day of the period with its rates, including empty ones."""
     by: dict[object, list[Count]] = {}
     for count in counts:
-        by.setdefault(count.hour if unit == "hour" else count.day, []).append(count)
+        by.setdefault(count.hour if chosen.unit == "hour" else count.day, []).append(count)
     steps = []
-    at = since
-    while at < until:
-        local = at.astimezone(zone)
-        steps.append((local, rates(by.get(at if unit == "hour" else local.date(), ()))))
-        at += timedelta(hours=1) if unit == "hour" else timedelta(days=1)
+    at = chosen.since
+    while at < chosen.until:
+        local = at.astimezone(chosen.zone)
+        steps.append((local, rates(by.get(at if chosen.unit == "hour" else local.date(), ()))))
+        at += timedelta(hours=1) if chosen.unit == "hour" else timedelta(days=1)
     return steps
 
 

@@ -33,10 +33,16 @@ def headers(*, secure: bool, csp: str = CSP, cache: str = "no-store") -> dict[st
     return {"Content-Security-Policy": csp, "Cache-Control": cache, **_ALWAYS, **(_HSTS if secure else {})}
 
 
-def editor_csp(nonce: str) -> str:
-    """The policy of the broadcast editor, whose libraries create style elements, and which shows images from everywhere."""
-    with_styles = CSP.replace("style-src 'self'", f"style-src 'self' 'nonce-{nonce}'")
-    return with_styles.replace("img-src 'self' data:", "img-src 'self' data: blob: https:")
+def editor_csp(nonce: str, images: str) -> str:
+    """The policy of the broadcast editor, whose libraries create style elements, and which shows images from everywhere. `images`: the
+    origin of uploaded ones, which has no TLS in development.
+    """
+    return image_csp(f"blob: https: {images}").replace("style-src 'self'", f"style-src 'self' 'nonce-{nonce}'")
+
+
+def image_csp(images: str) -> str:
+    """The policy of a page that shows images of another origin."""
+    return CSP.replace("img-src 'self' data:", f"img-src 'self' data: {images}")
 
 
 def mail_csp(*, images: bool) -> str:

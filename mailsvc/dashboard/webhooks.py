@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +41,7 @@ _DONE = {
 
 
 REPLAYED = {"1": "the last hour", "24": "the last 24 hours", "72": "the last 3 days", "168": "the last 7 days"}  # hours
+PERIOD = timedelta(days=1)  # of the figures
 MISSED = timedelta(days=3)  # how far back an endpoint that is enabled again is sent what it missed
 
 
@@ -87,6 +88,7 @@ class WebhookPages:
         """`shown`: the signing secret. `values`: the submitted form and its errors."""
         after = request.uuid(request.query("after")) if request.query("after") else None
         messages, more = await self.log.list(request.account_id, webhook.id, PAGE, after)
+        now = self.context.now()
         typed: dict[str, object] = {"errors": {}, "url": webhook.url, "chosen": webhook.events}
         return request.render(
             "webhooks/one.html",
@@ -98,6 +100,7 @@ class WebhookPages:
             first=after is None,
             offered=OFFERED,
             replayed=REPLAYED,
+            figures=await self.log.figures(request.account_id, webhook.id, now - PERIOD, now - MISSED),
             live=any(message.status in ("pending", "attempting") for message in messages),
             done=_DONE.get(request.query("done"), ""),
             **typed | values,
@@ -149,11 +152,9 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/replay", "POST")
     async def replay_failed(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
-        hours, now = request.field("hours"), self.context.now()
-        if hours not in REPLAYED:
-            raise PageError(422, "Unknown period", "Choose from the list how far back events are sent again.")
-        entry = request.audit_entry("webhook events resent", f"failed in {REPLAYED[hours]} to {webhook.url}")
-        since = now - timedelta(hours=int(hours))
+        now = self.context.now()
+        since, period = _since(request, now)
+        entry = request.audit_entry("webhook events resent", f"failed {period} to {webhook.url}")
         count = await self.log.replay_range(request.account_id, webhook.id, since, now, True, now, [entry])
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="replayed" if count else "none")
@@ -216,3 +217,19 @@ class WebhookPages:
         if message is None:
             raise not_found("event")
         return webhook, message
+
+
+def _since(request: PageRequest, now: datetime) -> tuple[datetime, str]:
+    """From when on failed events are sent again: the time that was typed, or else the period that was chosen. Also in words."""
+    hours, typed = request.field("hours"), request.field("since")
+    if not typed:
+        if hours not in REPLAYED:
+            raise PageError(422, "Unknown period", "Choose from the list how far back events are sent again.")
+        return now - timedelta(hours=int(hours)), f"in {REPLAYED[hours]}"
+    try:
+        since = datetime.strptime(typed, "%Y-%m-%dT%H:%M").replace(tzinfo=UTC)
+    except ValueError:
+        raise PageError(422, "Invalid time", "Enter date and time of “Since”, such as 2026-01-31T15:00.") from None
+    if since > now:
+        raise PageError(422, "Invalid time", "“Since” must be in the past.")
+    return since, f"since {typed} UTC"

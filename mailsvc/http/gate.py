@@ -26,7 +26,8 @@ WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
 # Other methods get 501. CONNECT and TRACE are known and not allowed anywhere (9110 §9.1).
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"})
-UPLOADS = frozenset({b"/contacts/imports", b"/dashboard/audience/imports"})  # take a form with a file
+IMAGES = b"/dashboard/images"
+UPLOADS = frozenset({b"/contacts/imports", b"/dashboard/audience/imports", IMAGES})  # take a form with a file
 EDITOR, SAVE = b"/dashboard/broadcasts/", b"/edit/save"  # how the path begins and ends at which the broadcast editor saves
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
@@ -37,6 +38,7 @@ class Limits:
 
     body: int = 160 * 1024 * 1024  # of a request that sends mail
     upload: int = 200 * 1024 * 1024  # of a file with contacts
+    image: int = 10 * 1024 * 1024  # of an image for a broadcast
     other_body: int = 1024 * 1024  # of any other request
     form: int = 64 * 1024  # of a form on a page, for everybody
     draft: int = 4 * 1024 * 1024  # of the form of the broadcast editor
@@ -124,7 +126,8 @@ class Gate:
             account_id = await self.uploader(head.headers, head.address())
         if account_id is None:
             return self._checked(head, Entry(quota, body_max=self.limits.form))
-        return self._checked(head, Entry(quota, body_max=self.limits.upload + FORM), Hold(self.budgets.api, account_id))
+        most = self.limits.image if head.path == IMAGES else self.limits.upload
+        return self._checked(head, Entry(quota, body_max=most + FORM), Hold(self.budgets.api, account_id))
 
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
         """A request without a valid key counts towards the limit of its address."""

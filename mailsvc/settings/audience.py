@@ -72,4 +72,11 @@ class Broadcasts:
     )
     preview: int = setting(1000, "Maximum length of its preview text, in characters.", check=checks.between(0, 10_000))
     reply_to: int = setting(50, "Maximum number of its Reply-To addresses.", check=checks.between(1, 1000))
+    images_host: str | None = setting(
+        None, "The host name of uploaded images. If not set, tracking.host; if that is not set either, the host of base_url.",
+        check=checks.host, example="images.example.com",
+    )  # fmt: skip
+    images_size: int = setting(
+        500 * 1024 * 1024, "Maximum size of an account's uploaded images, in bytes (500 MB).", check=checks.at_least(0)
+    )
     listed: int = setting(10_000, "Broadcasts in a list that is requested without a limit.", check=checks.between(100, 1_000_000))

@@ -18,6 +18,7 @@ from mailsvc.store.paging import ALL
 from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.postgres.pool import Pool
+from tests.broadcasts.pictures import picture
 from tests.dashboard.audience.test_definitions import DEFAULTS
 from tests.dashboard.broadcasts.rig import BroadcastPagesRig
 from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
@@ -172,7 +173,11 @@ async def around_the_imports(walk: Walk) -> None:
         line = "contacts imported" if action == "start" else "uploaded contacts discarded"
         await walk.sent(f"/audience/imports/<text>/{action}", line, form, location.rpartition("/")[2])
     assert (await lines(walk.rig) - before)["contacts uploaded"] == 2
-    walk.walked.add(f"{HOME}/audience/imports")
+    assert (await ann.upload(f"{HOME}/images", picture())).location == f"{HOME}/images"
+    assert (await lines(walk.rig) - before)["image uploaded"] == 1
+    [(image,)] = await walk.rig.pool.rows("SELECT id FROM images")
+    await walk.sent("/images/<text>/delete", "image deleted", {}, image)
+    walk.walked |= {f"{HOME}/audience/imports", f"{HOME}/images"}
 
 
 async def broadcasts(walk: Walk, account_id: UUID) -> None:

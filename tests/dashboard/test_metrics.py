@@ -97,3 +97,29 @@ async def test_broadcasts_newest_first(pool: Pool) -> None:
     november = "&lt;b&gt;November&lt;/b&gt;"
     assert await table() == [[november, "50", "40", "80.0%", "5", "10.0%", "2"], october]
     assert await table("?programs=no") == [[november, "50", "20", "40.0%", "4", "8.0%", "2"], october]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_period_is_compared_with_the_one_before_and_is_a_file(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "mail.acme.example", "us-east-1", [])
+    other = await rig.assembly.domains.add(account, "other.acme.example", "us-east-1", [])
+    now = rig.assembly._context().now().replace(minute=0, second=0, microsecond=0)
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, %s, %s)"
+    for days, number in ((0, 5), (6, 7), (7, 30), (13, 40), (14, 900)):
+        await pool.run(sql, (account, now - timedelta(days=days), domain.id, "email.sent", number))
+    await pool.run(sql, (account, now, other.id, "email.bounced.permanent", 3))
+    ann = await rig.inside("ann@example.com")
+    text = (await ann.get("/dashboard/metrics?days=7")).text
+    assert '<dt>Sent</dt><dd>12</dd><dd class="small-dd">Before: 70</dd>' in text
+    assert "/dashboard/metrics/csv?days=7&amp;zone=UTC" in text
+    file = await ann.get("/dashboard/metrics/csv?days=7")
+    assert file.headers["content-type"].startswith("text/csv") and 'filename="metrics-7-days.csv"' in file.headers["content-disposition"]
+    head, *rows = file.text.split()
+    assert head.startswith("time,sent,delivered,bounced_permanent") and len(rows) == 7
+    assert [row.split(",", 1)[1] for row in (rows[0], rows[-1])] == ["7,0,0,0,0,0,0", "5,0,3,0,0,0,0"]
+    alone = (await ann.get(f"/dashboard/metrics/csv?days=7&domain={domain.id}")).text.split()
+    assert alone[-1].endswith(",5,0,0,0,0,0,0")
+    assert (await ann.get("/dashboard/metrics/csv?domain=x")).status == 404

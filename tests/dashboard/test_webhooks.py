@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest_twisted
 
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import DashboardRig
 
@@ -71,3 +74,43 @@ async def test_failed_events_of_a_period_are_sent_again(pool: Pool) -> None:
     for hours, done in (("1", "none"), ("24", "replayed"), ("24", "none")):
         assert (await ann.post(f"{path}/replay", {"hours": hours})).location == f"{path}?done={done}", hours
     assert (await ann.post(f"{path}/replay", {"hours": "9"})).status == 422
+
+
+@pytest_twisted.ensureDeferred
+async def test_failed_events_since_a_time_are_sent_again(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    webhook = await rig.assembly.webhooks.add(account_id, "https://shop.example/hook", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    ann = await rig.inside("ann@example.com")
+    path = f"{WEBHOOKS}/{webhook.id}"
+    await ann.get(path)
+    await ann.post(f"{path}/test")
+    await pool.run("DELETE FROM webhook_outbox")
+    begun = rig.assembly._context().now()
+    rig.clock.advance(200)
+    for minutes, done in ((2, "none"), (-1, "replayed")):
+        since = (begun + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M")
+        assert (await ann.post(f"{path}/replay", {"hours": "24", "since": since})).location == f"{path}?done={done}", minutes
+    for wrong in ("yesterday", "2999-01-01T00:00"):
+        assert (await ann.post(f"{path}/replay", {"since": wrong})).status == 422
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_endpoint_shows_how_well_it_responds(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    webhook = await rig.assembly.webhooks.add(account_id, "https://shop.example/hook", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    ann = await rig.inside("ann@example.com")
+    assert "<dt>Success rate, 24 hours</dt><dd>–</dd>" in (await ann.get(f"{WEBHOOKS}/{webhook.id}")).text
+    now = rig.assembly._context().now()
+    for status, seconds, hours in ((200, 0.1, 1), (204, 0.3, 2), (0, 15.0, 3), (500, 0.2, 4), (500, 9.0, 25)):
+        at = now - timedelta(hours=hours)
+        row = (account_id, webhook.id, uuid7(at.timestamp()), uuid7(at.timestamp()), status, "", seconds, at)
+        await pool.run("INSERT INTO webhook_attempts VALUES (%s, %s, %s, %s, %s, %s, %s, %s, NULL)", row)
+    page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
+    assert "<dt>Success rate, 24 hours</dt><dd>50.0%</dd>" in page.text and "<dt>Attempts</dt><dd>4</dd>" in page.text
+    assert "<dt>Response time, median</dt><dd>200 ms</dd>" in page.text

@@ -5,6 +5,9 @@ Needs Chromium, as test_browser does. No violation of the page's policy, and not
 
 from __future__ import annotations
 
+import base64
+import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.broadcasts.pictures import SECRET, animation, picture
 from tests.end_to_end.chromium import MARKS, POLICY
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.screens import look_here
@@ -19,6 +23,13 @@ from tests.end_to_end.signing_in import first_sign_in
 
 KEPT: list[Any] = []  # cookies: the sign-in link works once
 FOREIGN = "<table><tr><td>Made elsewhere, {{{contact.first_name|friend}}}</td></tr></table>"
+# What the browser hands to a page when somebody drops a file.
+DROPPED = """(content) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([Uint8Array.from(atob(content), (each) => each.charCodeAt(0))], "colors.gif", { type: "image/gif" }));
+  return transfer;
+}"""
+REFUSED = "status of 422"  # the browser's own line about a response that a test asks for
 
 pytestmark = MARKS
 
@@ -44,7 +55,8 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     context.set_default_timeout(10_000)
     context.add_init_script(POLICY)
     page, wrong = context.new_page(), list[str]()
-    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    faults = ("error", "warning")
+    page.on("console", lambda line: wrong.append(line.text) if line.type in faults and REFUSED not in line.text else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
     if not KEPT:
@@ -118,6 +130,59 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     expect(page.locator("#tested")).to_contain_text("Sent to ")
     page.locator("#tested a").click()
     expect(page.get_by_role("heading", name="Test: For Ada")).to_be_visible()
+
+
+def test_images_are_uploaded_by_button_and_by_drop_and_sent(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon)
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit")
+    text = page.get_by_role("textbox", name="Content of the email")
+    text.click()
+    page.get_by_role("toolbar").get_by_role("button", name="Image", exact=True).click()
+    page.get_by_label("Upload").set_input_files({"name": "notes.txt", "mimeType": "image/png", "buffer": b"<svg/>"})
+    expect(page.locator("#uploaded")).to_contain_text("isn’t a PNG", timeout=20_000)
+    page.get_by_label("Upload").set_input_files({"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": picture("JPEG")})
+    expect(page.get_by_label("Image address")).to_have_value(re.compile(r"/images/[\w-]{43}\.jpg$"), timeout=20_000)
+    page.get_by_label("Description").fill("A gray gradient")
+    page.get_by_label("Description").press("Enter")
+    expect(text.get_by_alt_text("A gray gradient")).to_be_visible()
+
+    dropped = page.evaluate_handle(DROPPED, base64.b64encode(animation("GIF")).decode())
+    page.keyboard.type("Another one:")
+    place = text.locator("p", has_text="Another one:").bounding_box()
+    assert place is not None
+    text.dispatch_event("drop", {"dataTransfer": dropped, "clientX": place["x"] + 5, "clientY": place["y"] + 5})
+    added = text.locator("img[src$='.gif']")
+    expect(added).to_be_visible(timeout=20_000)
+    added.click()
+    page.get_by_role("toolbar").get_by_role("button", name="Image", exact=True).click()
+    page.get_by_label("Description").fill("Three colors")
+    page.get_by_label("Description").press("Enter")
+    expect(text.get_by_alt_text("Three colors")).to_be_visible()
+    saved(page)
+    html = call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
+    urls = re.findall(rf"http://127.0.0.1:{daemon.port}/images/[\w.-]+", html)
+    assert len(urls) == 2 and "Another one:" in html and "blob:" not in html and 'alt="Three colors"' in html
+
+    page.get_by_role("button", name="Preview").click()
+    shown = page.frame_locator("#frame").get_by_alt_text("A gray gradient")
+    expect(shown).to_be_visible()
+    assert shown.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
+    look_here(page, "broadcast-editor-images")
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#tested")).to_contain_text("Sent to ")
+    sent = page.locator("#tested a").get_attribute("href") or ""
+    mail = call(daemon, "GET", f"/emails/{sent.rpartition('/')[2]}")["html"]
+    for url in urls:
+        assert url in mail
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.status == 200 and "Set-Cookie" not in answer.headers and SECRET not in answer.read()
+
+    page.goto("/dashboard/images")
+    expect(page.locator(".images img")).to_have_count(2)
+    assert look_here(page, "images") == []
+    page.locator(".images li").first.get_by_text("Delete", exact=True).click()
+    page.get_by_role("button", name="Delete the image").first.click()
+    expect(page.locator(".images img")).to_have_count(1)
 
 
 def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: Daemon) -> None:

@@ -43,6 +43,12 @@ class Visitor:
         fields = {"token": self.token if token is None else token, **(form or {})}
         return self._request("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})})
 
+    def upload(self, path: str, file: bytes) -> Shown:
+        """Send a form with a file."""
+        parts = (("token", self.token.encode()), ("file", file))
+        lines = [b'--x-x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name.encode(), value) for name, value in parts]
+        return self._request("POST", path, b"".join([*lines, b"--x-x--\r\n"]), {"Content-Type": "multipart/form-data; boundary=x-x"})
+
     def sign_in(self, link: str) -> Shown:
         """Sign in with a link, and choose a password if there is none yet."""
         path = link[link.index("/dashboard") :]
@@ -57,7 +63,7 @@ class Visitor:
         self.get("/dashboard/sign-in")
         return self.post("/dashboard/sign-in", {"email": email, "password": password})
 
-    def _request(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Shown:
+    def _request(self, method: str, path: str, body: str | bytes | None, headers: Mapping[str, str]) -> Shown:
         connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=30)
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         connection.request(method, path, body, {"User-Agent": "Firefox/130 Linux", **({"Cookie": cookies} if cookies else {}), **headers})

@@ -24,12 +24,12 @@ import psycopg2
 from mailsvc.sandbox.welcome import ACCOUNT
 from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.visitor import Visitor
-from tests.hostile import audience, bodies, mails, wires
+from tests.hostile import audience, bodies, mails, pictures, wires
 from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
 from tests.hostile.targets import Targets
 
-assert audience and bodies and mails and wires  # importing them registers their families
+assert audience and bodies and mails and pictures and wires  # importing them registers their families
 
 HEALTH_MOST = 0.25
 MAIL_MOST = 1.0

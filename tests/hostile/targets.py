@@ -153,6 +153,14 @@ class Targets:
         for page in ("", "/preview", "/source"):
             await asyncio.wait_for(asyncio.to_thread(self.visitor.get, f"/dashboard/emails/{body['id']}{page}"), MOST)
 
+    async def image(self, data: bytes) -> None:
+        """Uploads a file as an image for a broadcast."""
+        if not self.visitor.token:
+            await asyncio.to_thread(self.visitor.get, "/dashboard/images")
+        with suppress(*_GONE):
+            shown = await asyncio.wait_for(asyncio.to_thread(self.visitor.upload, "/dashboard/images", data), MOST)
+            assert shown.status in (303, 422), (shown.status, shown.text)
+
     async def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.key}\r\nContent-Length: {len(content)}\r\n\r\n"

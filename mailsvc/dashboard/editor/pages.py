@@ -48,6 +48,7 @@ class EditorPages:
     topics: Topics
     properties: Properties
     limits: Broadcasts
+    images: str  # the origin of uploaded images
 
     @page(app, EDIT)
     async def edit(self, request: PageRequest, text: str) -> bytes:
@@ -79,7 +80,7 @@ class EditorPages:
             topics=(await self.topics.list(account_id, ALL))[0],
             variables=await self._variables(account_id),
         )
-        request.set_header("Content-Security-Policy", editor_csp(nonce))
+        request.set_header("Content-Security-Policy", editor_csp(nonce, self.images))
         return shown
 
     @page(app, f"{EDIT}/save", "POST")

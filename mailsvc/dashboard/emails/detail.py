@@ -74,7 +74,7 @@ class EmailPages:
         attempts = await self.stored.attempts(request.account_id, email.email_id)
         events = await self.history.events(request.account_id, email.email_id)
         parsed = await self._parsed(request, email)
-        key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == email.key_id), None)
+        key = next((k for k in await self.keys.ever(request.account_id) if k.id == email.key_id), None)
         found, of_domain, looking = await self._insights(email, parsed) if parsed else (None, None, False)
         defaults: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
         shown = [(r, timeline.of_recipient(r.recipient, events, attempts)) for r in recipients]

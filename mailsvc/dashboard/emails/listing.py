@@ -76,7 +76,7 @@ class EmailList:
     async def read_filters(self, request: PageRequest) -> Selection:
         """Unknown filter values are ignored; an unknown domain or key is not found."""
         domains, _ = await self.domains.list(request.account_id)
-        keys, _ = await self.keys.list(request.account_id)
+        keys = await self.keys.ever(request.account_id)
         given = {name: request.query(name)[:200] for name in ("q", "status", "days", "domain", "key")}
         domain, key = request.selected("domain", domains, "domain"), request.selected("key", keys, "API key")
         filters = Filters(

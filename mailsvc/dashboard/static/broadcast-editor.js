@@ -22,6 +22,21 @@ async function ask(url, fields) {
   return { ok: response.ok, answer: await response.json() };
 }
 
+// Stores the file of an image and returns its address. Throws an error with a sentence.
+const LARGEST = 10 * 1024 * 1024;  // bytes
+async function upload(file) {
+  if (file.size > LARGEST) throw new Error("The image is larger than 10 MB. Make it smaller and retry.");
+  const body = new FormData();
+  body.append("token", draft.elements.token.value);
+  body.append("file", file);
+  const response = await fetch(draft.dataset.images, { method: "POST", headers: { Accept: "application/json" }, body }).catch(() => null);
+  if (!response?.headers.get("content-type")?.startsWith("application/json"))
+    throw new Error(response?.redirected ? "You’re signed out. Sign in again in another tab." : "The image couldn’t be uploaded. Try again.");
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.errors?.file ?? answer.message ?? "The image couldn’t be uploaded. Try again.");
+  return answer.url;
+}
+
 function showErrors(errors) {
   draft.querySelectorAll("[data-error]").forEach((one) => { one.remove(); });
   draft.querySelectorAll("[aria-invalid]").forEach((one) => { one.removeAttribute("aria-invalid"); });
@@ -147,5 +162,5 @@ document.addEventListener("submit", async (event) => {
 
 const place = document.getElementById("editor");
 if (place && window.MailEditor)
-  window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, refused: (why) => { status.textContent = why; } })
+  window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, upload, say: (sentence) => { document.getElementById("uploaded").textContent = sentence; } })
     .then((ready) => { editor = ready; place.dataset.ready = ""; });

@@ -23,7 +23,8 @@ from mailsvc.store.privacy import statements
 from mailsvc.store.privacy.statements import Shape
 
 BATCH = 500  # rows
-LARGE = {"messages": 10, "attempts": 100, "webhook_messages": 100, "request_log": 100, "receipts": 100}  # tables with large rows
+# Tables with large rows.
+LARGE = {"messages": 10, "attempts": 100, "webhook_messages": 100, "request_log": 100, "receipts": 100, "images": 2}
 _ACCOUNT = "SELECT to_jsonb(a) - '{number,pool}'::text[] FROM accounts a WHERE a.id = %s"
 _MEMBERS = """
 SELECT jsonb_build_object('user_id', u.id, 'email', u.email, 'name', u.name, 'role', m.role, 'created_at', m.created_at)

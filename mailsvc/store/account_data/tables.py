@@ -12,7 +12,7 @@ from mailsvc.store.privacy.statements import Shape
 ARCHIVED = (
     "domains", "domain_history", "dkim_keys", "api_keys", "webhooks", "audience_keys", "body_keys", "contact_properties", "segments",
     "topics", "contacts", "contact_segments", "contact_topics", "unsubscribes", "consent_texts", "consents", "confirmations",
-    "contact_imports", "contact_import_errors", "broadcasts", "broadcast_versions", "broadcast_settings", "broadcast_counts",
+    "contact_imports", "contact_import_errors", "broadcasts", "broadcast_versions", "broadcast_settings", "images", "broadcast_counts",
     "broadcast_links", "broadcast_recipients", "suppressions", "erased_suppressions", "emails", "messages", "events", "event_log",
     "event_sequences", "attempts", "hits", "rollups", "webhook_messages", "webhook_attempts", "request_log", "receipts", "dmarc_results",
     "received_reports", "received_tls_results", "audit", "audit_details", "audit_heads",

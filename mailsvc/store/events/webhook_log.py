@@ -12,7 +12,7 @@ import attrs
 
 from mailsvc.store.events.event_log import FACT, Fact, fact
 from mailsvc.store.events.webhooks import Webhook
-from mailsvc.store.ids import uuid7
+from mailsvc.store.ids import uuid7, uuid7_floor
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -77,6 +77,17 @@ SELECT webhook_id, event_id, account_id, email_id, created_at FROM made
 LAST = """
 SELECT event_id FROM webhook_messages WHERE account_id = %s AND webhook_id = %s AND payload IS NULL ORDER BY event_id DESC LIMIT 1
 """
+# Of the newest attempts only, so that it takes the same time for every endpoint.
+FIGURES = """
+SELECT count(*), count(*) FILTER (WHERE status BETWEEN 200 AND 299),
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) FILTER (WHERE status > 0),
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) FILTER (WHERE status > 0)
+FROM (
+    SELECT status, seconds FROM webhook_attempts
+    WHERE account_id = %s AND webhook_id = %s AND event_id >= %s AND started_at >= %s ORDER BY event_id DESC LIMIT %s
+) a
+"""
+JUDGED = 5000  # attempts
 MISSED = statement("mailsvc.store.events", "missed")
 BATCH = 1000
 FIRST = UUID(int=0)
@@ -105,6 +116,21 @@ class Attempt:
     seconds: float
     started_at: datetime
     next_at: datetime | None
+
+
+@attrs.frozen
+class Figures:
+    """Attempts, how many of them succeeded, and in how many seconds half and 95 % of the responses came. None without responses."""
+
+    attempts: int
+    succeeded: int
+    median: float | None
+    slow: float | None
+
+    @property
+    def rate(self) -> float | None:
+        """In percent."""
+        return 100.0 * self.succeeded / self.attempts if self.attempts else None
 
 
 class WebhookLog:
@@ -161,6 +187,11 @@ class WebhookLog:
             [(sent, named["below"], more)] = await self._pool.rows(MISSED, named)
             count += sent
         return count
+
+    async def figures(self, account_id: UUID, webhook_id: UUID, since: datetime, oldest: datetime) -> Figures:
+        """Of the newest attempts since then, at events since `oldest`."""
+        [row] = await self._pool.rows(FIGURES, (account_id, webhook_id, uuid7_floor(oldest), since, JUDGED))
+        return Figures(*row)
 
     async def test(
         self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()

@@ -47,6 +47,7 @@ _CALLER = Columns.of(
 LIVE = "(k.expires_at IS NULL OR k.expires_at > %s)"
 _FIND = f"SELECT {_CALLER} FROM api_keys k JOIN accounts a ON a.id = k.account_id WHERE k.revoked_at IS NULL AND {LIVE} AND "
 FIND, FIND_BY_ID = _FIND + "k.hash = %s", _FIND + "k.id = %s"
+MOST = 5000  # keys in a list that includes revoked ones
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s::uuid, (SELECT created_by FROM api_keys WHERE id = %s)))
@@ -63,10 +64,11 @@ _VIEW = Columns.of(
     creator="u.email",
     expires_at="k.expires_at",
     networks="k.networks",
+    revoked_at="k.revoked_at",
 )
-LIST = f"""
-SELECT {_VIEW}
-FROM api_keys k LEFT JOIN users u ON u.id = k.created_by WHERE k.account_id = %s AND k.revoked_at IS NULL"""
+_ALL = f"SELECT {_VIEW} FROM api_keys k LEFT JOIN users u ON u.id = k.created_by WHERE k.account_id = %s"
+LIST = f"{_ALL} AND k.revoked_at IS NULL"
+EVER = f"{_ALL} ORDER BY k.revoked_at DESC, k.id DESC LIMIT {MOST}"  # nulls, of active keys, are first
 RENAME = "UPDATE api_keys SET name = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 
@@ -101,6 +103,7 @@ class KeyView:
     creator: str | None = None  # their address
     expires_at: datetime | None = None  # when it stops working; None: never
     networks: tuple[str, ...] = attrs.field(default=(), converter=tuple)  # from which it can be used; empty: from any
+    revoked_at: datetime | None = None
 
 
 class Keys:
@@ -159,6 +162,10 @@ class Keys:
         end, edge = page.where("k.id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
         return [KeyView(**_VIEW.read(row)) for row in rows], has_more
+
+    async def ever(self, account_id: UUID) -> Sequence[KeyView]:
+        """Active keys, newest first, and then revoked ones, of which emails and logs may tell."""
+        return [KeyView(**_VIEW.read(row)) for row in await self._pool.rows(EVER, (account_id,))]
 
     async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
         rows = await self._pool.rows(statement, (utc(self._clock), key))

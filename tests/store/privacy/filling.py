@@ -38,6 +38,7 @@ GIVEN: dict[tuple[str, str], Any] = {
     ("broadcasts", "id"): str(USER),
     ("broadcast_versions", "broadcast_id"): str(USER),
     ("broadcast_versions", "editor"): "html",
+    ("images", "kind"): "png",
     ("destinations", "state"): "paused",
     ("dkim_keys", "algorithm"): "rsa",
     ("erased_suppressions", "origin"): "manual",

@@ -1,1 +1,1 @@
-"""Serves tracked links and pixels, and tells reverse proxies which hosts of customers need a certificate."""
+"""Serves tracked links, pixels and images of broadcasts, and tells reverse proxies which hosts of customers need a certificate."""

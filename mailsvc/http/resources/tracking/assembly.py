@@ -1,4 +1,4 @@
-"""Starts serving tracked links."""
+"""Starts serving what emails refer to: tracked links, pixels and the images of broadcasts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 
 from mailsvc.http.resources.tracking.certificates import CertificateQuestions
+from mailsvc.http.resources.tracking.images import PATH, PublicImages
 from mailsvc.http.resources.tracking.links import TrackedLinks, Tracking
 from mailsvc.mail.tracking.token import CLICKS, OPENS, PURPOSE
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.settings.schema import Settings
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.audience.objections import Objections
+from mailsvc.store.broadcasts.images import Images
 from mailsvc.store.cache import CHANNEL
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.errors import StoreError
@@ -54,18 +56,20 @@ async def start_tracking(
             log.warn("{count} opens and clicks are lost: {error}", count=len(recorder), error=str(error))
 
     opened.add("opens and clicks", stop)
-    return Tracking(partial(encryption.numbered_secrets_for, PURPOSE), hosts, recorder, chosen.link_days, clock)
+    return Tracking(partial(encryption.numbered_secrets_for, PURPOSE), hosts, recorder, chosen.link_days, clock, Images(pool, clock))
 
 
 def own_hosts(settings: Settings) -> frozenset[str]:
-    """The installation's hosts for tracked links."""
-    found = (settings.tracking.host, urlsplit(settings.base_url or "").hostname)
+    """The installation's hosts for tracked links and images."""
+    found = (settings.tracking.host, settings.broadcasts.images_host, urlsplit(settings.base_url or "").hostname)
     return frozenset(host.lower() for host in found if host)
 
 
 def pages(tracking: Tracking) -> Mapping[str, Resource]:
     """The resources by the first segment of their paths."""
+    images = {} if tracking.images is None else {PATH.strip("/"): PublicImages(tracking.hosts, tracking.images, tracking.clock)}
     return {
+        **images,
         CLICKS.strip("/"): TrackedLinks(tracking, clicks=True),
         OPENS.strip("/"): TrackedLinks(tracking, clicks=False),
         "tracking": CertificateQuestions(tracking.hosts, tracking.clock),

@@ -15,6 +15,7 @@ from twisted.web.resource import Resource
 from mailsvc.clock import unix, utc
 from mailsvc.http.request import Request
 from mailsvc.mail.tracking.token import CLICKS, Tracked, day_of, read
+from mailsvc.store.broadcasts.images import Images
 from mailsvc.tracking.hits import HitRecorder, Seen
 from mailsvc.tracking.hosts import TrackingHosts
 
@@ -33,6 +34,7 @@ class Tracking:
     recorder: HitRecorder
     days: int
     clock: Any
+    images: Images | None = None
 
     def valid(self, token: str, host: str) -> Tracked | None:
         """What a token stands for, unless it has expired or this host does not serve its account."""
@@ -95,9 +97,11 @@ def _header(request: Request, name: bytes) -> str:
     return values[0].decode("utf-8", "replace").replace("\0", "")
 
 
-def send(request: Request, status: int, body: bytes, kind: bytes = b"text/plain; charset=utf-8") -> None:
-    """Answer, and finish."""
-    for name, value in _COMMON.items():
+def send(
+    request: Request, status: int, body: bytes, kind: bytes = b"text/plain; charset=utf-8", headers: Mapping[bytes, bytes] | None = None
+) -> None:
+    """Answer, and finish. `headers` are added to those of all answers, or replace them."""
+    for name, value in {**_COMMON, **(headers or {})}.items():
         request.setHeader(name, value)
     if body:
         request.setHeader(b"content-type", kind)

@@ -1,0 +1,123 @@
+"""Uploaded images: which are accepted, what is left of them, and that their decoder cannot stop anything else."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import pytest_twisted
+from PIL import Image
+from twisted.internet import threads
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
+
+from mailsvc.broadcasts import images
+from mailsvc.broadcasts.images import LARGEST, WAITING, ImageReader, Refused
+from mailsvc.store.broadcasts.images import Picture
+from tests.broadcasts.pictures import SECRET, animation, claimed, encoded, picture
+
+READER = ImageReader(lambda work: succeed(work()))
+
+
+def opened(made: Picture) -> Any:
+    return Image.open(io.BytesIO(made.content))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
+@pytest_twisted.ensureDeferred
+async def test_metadata_is_removed_and_the_picture_stays(kind: str) -> None:
+    given = picture(kind)
+    assert SECRET in given
+    made = await READER.read(given)
+    assert (made.kind, made.width, made.height) == (kind.lower(), 40, 30) and SECRET not in made.content
+    image = opened(made)
+    assert image.format == kind and not image.getexif() and not {"comment", "icc_profile", "xmp"} & set(image.info)
+    dark, light = (image.convert("L").getpixel((20, row)) for row in (1, 28))
+    assert dark < 60 < 190 < light
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_photo_is_turned_as_its_metadata_says() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a phone that was held upright
+    made = await READER.read(encoded(Image.new("RGB", (40, 30)), "JPEG", exif=exif.tobytes()))
+    assert (made.width, made.height) == (30, 40)
+
+
+@pytest_twisted.ensureDeferred
+async def test_transparency_and_other_colors_stay() -> None:
+    clear = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    for kind in ("PNG", "WEBP", "GIF"):
+        assert opened(await READER.read(encoded(clear, kind))).convert("RGBA").getpixel((1, 1))[3] == 0, kind
+    red = opened(await READER.read(encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG"))).getpixel((1, 1))
+    assert red[0] > 200 and max(red[1:]) < 60
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
+@pytest_twisted.ensureDeferred
+async def test_animations_keep_their_frames(kind: str) -> None:
+    image = opened(await READER.read(animation(kind)))
+    assert (image.n_frames, image.info["loop"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (b"", "Choose a file."),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "isn’t a PNG"),
+        (b"<html><script>alert(1)</script>", "isn’t a PNG"),
+        (encoded(Image.new("RGB", (4, 4)), "BMP"), "isn’t a PNG"),
+        (picture()[:100], "damaged"),
+        (claimed(100_000, 100_000), "too many pixels"),
+        (claimed(10_001, 1), "too many pixels"),
+        (claimed(5_000, 5_000), "damaged"),
+        (animation("GIF", 201), "animation is too long"),
+        (bytes(LARGEST + 1), "larger than 10 MB"),
+    ],
+    ids=["nothing", "SVG", "HTML", "BMP", "cut", "bomb", "wide", "less than it claims", "frames", "large"],
+)
+@pytest_twisted.ensureDeferred
+async def test_other_files_are_refused_with_a_reason(given: bytes, sentence: str) -> None:
+    with pytest.raises(Refused) as refused:
+        await READER.read(given)
+    assert sentence in refused.value.sentence
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_program_after_the_picture_is_not_kept() -> None:
+    assert b"<script>" not in (await READER.read(picture("GIF") + b"<script>alert(1)</script>")).content
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_child_has_a_deadline_and_can_die_without_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    program = tmp_path / "child.py"
+    monkeypatch.setattr(images, "_PROGRAM", str(program))
+    for text, sentence in (("while True: pass", "takes too long"), ("import os; os.abort()", "can’t be read")):
+        program.write_text(text)
+        with pytest.raises(Refused) as refused:
+            await ImageReader(READER.in_thread, deadline=1.0).read(picture())
+        assert sentence in refused.value.sentence
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_image_is_read_at_a_time_and_few_wait() -> None:
+    begun, may_end = list[threading.Event](), threading.Event()
+
+    def in_thread(work: Callable[[], bytes]) -> Deferred[bytes]:
+        def slow() -> bytes:
+            begun.append(may_end)
+            may_end.wait(20)
+            return b'{"kind": "png", "width": 1, "height": 1}\n'
+
+        return threads.deferToThread(slow)
+
+    reader = ImageReader(in_thread)
+    waiting = [ensureDeferred(reader.read(b"x")) for _ in range(WAITING + 1)]
+    with pytest.raises(Refused) as refused:
+        await reader.read(b"x")
+    assert refused.value.later and len(begun) <= 1
+    may_end.set()
+    for each in waiting:
+        assert (await each).width == 1
