@@ -118,7 +118,7 @@ class Metrics:
         domains, _ = await self.domains.list(request.account_id)
         domain = request.selected("domain", domains, "domain")
         days = request.query("days") if request.query("days") in RANGES else "7"
-        zone_name, zone = _zone(request.query("zone"))
+        zone_name, zone = _zone(request.query("zone") or request.zone.key)
         unit: Unit = "hour" if days == "1" else "day"
         until = _ceiling(self.context.now(), unit, zone)
         since = until - timedelta(days=int(days))

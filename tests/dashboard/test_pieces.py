@@ -235,7 +235,7 @@ def test_a_page_renders_without_the_npm_packages(monkeypatch):
     monkeypatch.setattr(files, "FILES", {"dashboard.js": files.FILES["dashboard.js"]})
     assert files.missing() == ["htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css", "editor.min.js", "editor.min.css"]
     templates = formatting.environment(static=files.address)
-    page = templates.get_template("document.html").render(request=SimpleNamespace(theme="auto"))
+    page = templates.get_template("document.html").render(request=SimpleNamespace(theme="auto", session=None))
     assert page.count("<script") == 1 and "/dashboard.js" in page and 'src=""' not in page
     charts = templates.get_template("charts.html").module
     assert charts.files() == charts.chart("bars", "0", "good", "Volume") == ""

@@ -2,6 +2,12 @@
 "use strict";
 document.documentElement.classList.add("js");
 
+// The time zone for somebody who has none: the pages are then shown in that of the browser (page.py).
+if (!document.documentElement.dataset.zone) {
+  const secure = location.protocol === "https:", zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone) document.cookie = `${secure ? "__Host-" : ""}mailsvc-zone=${zone}; Path=/; SameSite=Lax${secure ? "; Secure" : ""}`;
+}
+
 // Parts that htmx refreshes (templates/parts.html, refresh) keep opened details and the focus.
 const FOCUSED = "a, button, input, select, summary, pre";
 document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
