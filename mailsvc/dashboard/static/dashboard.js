@@ -30,10 +30,6 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
     if (target.id !== "refresh") location.assign(detail.pathInfo.finalRequestPath);
   });
 
-document.querySelectorAll(".nav [aria-current], .tabs.settings [aria-current]").forEach((one) => {
-  one.scrollIntoView({ block: "nearest", inline: "center" });
-});
-
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
   if (!copy) return;
@@ -53,7 +49,15 @@ document.addEventListener("change", (event) => {
   if (event.target.closest("[data-submit]")) event.target.form.requestSubmit();
 });
 
-document.addEventListener("submit", (event) => {
-  const ask = event.target.dataset.ask;
-  if (ask && !confirm(ask)) event.preventDefault();
+// Questions in place (templates/parts.html, confirm): Back and the Escape key close them.
+function close(question) {
+  question.open = false;
+  question.querySelector("summary").focus();
+}
+document.addEventListener("click", ({ target }) => {
+  if (target.closest("[data-close]")) close(target.closest("details"));
+});
+document.addEventListener("keydown", ({ key, target }) => {
+  const question = key === "Escape" && target.closest("details.confirm[open]");
+  if (question) close(question);
 });
