@@ -41,6 +41,7 @@ from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import CommonPages, Dashboard
+from mailsvc.dashboard.places import PLACES
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.signin.account_providers import AccountProviders
 from mailsvc.dashboard.signin.authenticators import RelyingParty
@@ -240,7 +241,7 @@ class Assembly:
         )  # fmt: skip
 
     def _context(self) -> PageContext:
-        templates = formatting.environment(navigation=NAVIGATION, static=address)
+        templates = formatting.environment(navigation=NAVIGATION, palette=PLACES, static=address)
         return PageContext(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.encryption.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,

@@ -49,7 +49,7 @@ def address(name: str) -> str:
 
 
 def missing() -> list[str]:
-    """Files of npm packages that are not installed. Without them there are no live updates, charts and editor, and pages have a font of the system."""
+    """Files of npm packages that are not installed. Without them, pages have the system's font and no live updates, charts and editor."""
     return [name for name in FOREIGN if name not in FILES]
 
 
