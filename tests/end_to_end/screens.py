@@ -76,4 +76,5 @@ def look_here(page: Page, name: str) -> list[str]:
 def look_at_all(page: Page, paths: Mapping[str, str]) -> None:
     """Check every page; `paths` maps the name of the screenshot to the path."""
     wrong = [each for name, path in paths.items() for each in look(page, path, name)]
+    page.set_viewport_size({"width": WIDE, "height": 844})
     assert not wrong, "\n".join(wrong)
