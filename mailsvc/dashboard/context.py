@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
+from mailsvc.dashboard.samples import Samples
 from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.runtime.offload import InThread
@@ -48,6 +49,7 @@ class PageContext:
     single_sign_ons: SingleSignOns
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     relying_party: RelyingParty | None = None
+    samples: Samples
 
     @property
     def secure(self) -> bool:

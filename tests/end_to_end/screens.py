@@ -67,7 +67,9 @@ def look_here(page: Page, name: str) -> list[str]:
         reached = page.evaluate("document.documentElement.scrollWidth")
         if reached > width:
             wrong.append(f"{path}, {kind}: the page is {reached} pixels wide")
-        wrong += [f"{path}, {kind}: a target is too small: {target}" for target in page.evaluate(_SMALL)] if kind in ("light", "phone") else []
+        wrong += (
+            [f"{path}, {kind}: a target is too small: {target}" for target in page.evaluate(_SMALL)] if kind in ("light", "phone") else []
+        )
         if width != PHONE:
             wrong += [f"{path}, {kind}: a table is cut off: {table!r}" for table in page.evaluate(_CUT_OFF)]
     return wrong
