@@ -45,7 +45,7 @@ async def test_single_keys_can_be_turned_off(pool: Pool) -> None:
     await rig.person("ann@example.com")
     ann = await rig.inside("ann@example.com")
     page = (await ann.get("/dashboard")).text
-    assert " data-keys" in page and 'id="shortcuts"' in page
+    assert " data-keys" in page and 'id="shortcut-list"' in page
     await ann.post("/dashboard/settings/profile/preferences", {"time_zone": "UTC"})
     page = (await ann.get("/dashboard")).text
-    assert 'id="palette"' in page and " data-keys" not in page and 'id="shortcuts"' not in page
+    assert 'id="palette"' in page and " data-keys" not in page and 'id="shortcut-list"' not in page

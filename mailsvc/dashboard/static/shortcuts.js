@@ -1,7 +1,7 @@
 // The command palette (Ctrl K, ⌘ K), and single keys, which a person can turn off in their profile.
 "use strict";
 (() => {
-  const palette = document.getElementById("palette"), list = document.getElementById("shortcuts");
+  const palette = document.getElementById("palette"), list = document.getElementById("shortcut-list");
   if (!palette) return;
   const text = palette.querySelector("input"), options = [...palette.querySelectorAll("[role=option]")], search = options.at(-1);
   const SECOND_KEY = 1500;  // milliseconds within which the key after g counts
@@ -38,7 +38,7 @@
 
   text.addEventListener("input", filter);
   text.addEventListener("keydown", (event) => {
-    const act = { ArrowDown: () => move(1), ArrowUp: () => move(-1), Enter: () => chosen?.click() }[event.key];
+    const act = { ArrowDown: () => move(1), ArrowUp: () => move(-1), Enter: () => chosen?.click(), Escape: () => palette.close() }[event.key];
     if (!act || event.isComposing) return;
     event.preventDefault();
     act();
