@@ -21,7 +21,7 @@ class Chapter:
 
 # By path below /dashboard. The longest beginning of a path counts.
 CHAPTERS = {
-    "/": Chapter("api", "API"),
+    "/": Chapter("dashboard", "Dashboard"),
     "/emails": Chapter("bounces", "Bounces"),
     "/broadcasts": Chapter("broadcasts", "Broadcasts"),
     "/audience": Chapter("audience", "Audience"),

@@ -350,20 +350,12 @@ async def _authenticate(request: PageRequest) -> None:
     request.session = await request.context.sessions.find(secret) if secret else None
     if request.session is not None:
         request.binding = secret
-        await _suggest_zone(request, request.session)
+        request.session = await request.context.with_zone(request.session, request.cookie(ZONE))
         return
     request.binding = request.cookie(BROWSER)
     if len(request.binding) != 32 or not request.binding.isalnum():
         request.binding = secrets.token_hex(16)
         request.set_cookie(BROWSER, request.binding)
-
-
-async def _suggest_zone(request: PageRequest, session: Session) -> None:
-    """A user without a time zone gets that of the browser, which dashboard.js puts into a cookie."""
-    name = request.cookie(ZONE)
-    if not session.time_zone and name in zones.names():
-        await request.context.users.suggest_zone(session.user_id, name)
-        request.session = attrs.evolve(session, time_zone=name)
 
 
 async def _form(request: PageRequest, read: ReadForm) -> Mapping[str, str]:

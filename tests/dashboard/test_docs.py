@@ -14,8 +14,8 @@ from tests.end_to_end.rig import PROJECT
 @pytest.mark.parametrize(
     ("path", "page"),
     [
-        ("/dashboard", "api"),
-        ("/dashboard/", "api"),
+        ("/dashboard", "dashboard"),
+        ("/dashboard/", "dashboard"),
         ("/dashboard/emails/", "bounces"),
         ("/dashboard/webhooks/1/events/2", "webhooks"),
         ("/dashboard/settings/profile", "security"),

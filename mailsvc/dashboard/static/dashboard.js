@@ -2,7 +2,7 @@
 "use strict";
 document.documentElement.classList.add("js");
 
-// The time zone for somebody who has none: the pages are then shown in that of the browser (page.py).
+// The time zone for somebody who has none: the pages are then shown in that of the browser (context.py).
 if (!document.documentElement.dataset.zone) {
   const secure = location.protocol === "https:", zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   if (zone) document.cookie = `${secure ? "__Host-" : ""}mailsvc-zone=${zone}; Path=/; SameSite=Lax${secure ? "; Secure" : ""}`;
