@@ -21,7 +21,7 @@ from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.signing_in import first_sign_in
 
 FOLDER = PROJECT / "docs/screenshots"
-SIZE = {"width": 1180, "height": 700}
+SIZE = {"width": 1180, "height": 640}
 HEAVIEST = 150_000  # bytes
 SUBJECTS = (
     "Your order has shipped", "Confirm your email address", "Reset your password", "Your receipt from Acme", "You have a new comment",

@@ -112,7 +112,7 @@ puts response.body"""
 
 
 def _rust(base_url: str, key: str, mail: dict[str, str]) -> str:
-    return f"""// cargo add serde_json && cargo add reqwest --features blocking,json
+    return f"""// Needs the crates serde_json, and reqwest with its features "blocking" and "json".
 fn main() -> Result<(), reqwest::Error> {{
     let mail = serde_json::json!({{
 {_lines(mail, "        {}: {}," + chr(10), _double)}    }});
