@@ -14,7 +14,7 @@ from klein.resource import KleinResource
 from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts.images import ImageReader
 from mailsvc.clock import unix
-from mailsvc.dashboard import formatting
+from mailsvc.dashboard import docs, formatting
 from mailsvc.dashboard.account.access_review import AccessReviewPages
 from mailsvc.dashboard.account.data import DataPages
 from mailsvc.dashboard.account.members import MemberPages
@@ -23,7 +23,7 @@ from mailsvc.dashboard.account.privacy import PrivacyPages
 from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.account.security import Security
 from mailsvc.dashboard.account.single_sign_on import SingleSignOnSettings
-from mailsvc.dashboard.account.smtp import RelayAccess, SmtpPages
+from mailsvc.dashboard.account.smtp import SmtpPages
 from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.audience.assembly import sections as audience_sections
 from mailsvc.dashboard.broadcasts.assembly import sections as broadcast_sections
@@ -43,6 +43,9 @@ from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import CommonPages, Dashboard
+from mailsvc.dashboard.places import PLACES
+from mailsvc.dashboard.relay_access import RelayAccess
+from mailsvc.dashboard.samples import Samples
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.signin.account_providers import AccountProviders
 from mailsvc.dashboard.signin.authenticators import RelyingParty
@@ -212,7 +215,7 @@ class Assembly:
                 context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
                 self.quotas,
             ),
-            "settings/smtp": SmtpPages(context, RelayAccess.of(self.settings, self.relay_ports), self.keys, self.domains),
+            "settings/smtp": SmtpPages(context, context.samples.relay, self.keys, self.domains),
             "settings": MemberPages(context, authentication, self.keys, OperatorAccesses(pool, self.clock)),
             "settings/security": Security(context, authentication, second),
             "settings/profile": Profile(context, authentication, Addresses(pool, self.clock)),
@@ -252,13 +255,15 @@ class Assembly:
         return f"https://{host}" if host else self.base_url.rstrip("/")
 
     def _context(self) -> PageContext:
-        templates = formatting.environment(navigation=NAVIGATION, static=address)
+        templates = formatting.environment(navigation=NAVIGATION, palette=PLACES, docs=docs, static=address)
         return PageContext(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.encryption.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             has_sandbox=self.inbox is not None, sign_up=self.sign_up, sends_email=self.mailer is not None,
             identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
-            relying_party=RelyingParty.of(self.base_url), single_sign_ons=SingleSignOns(self.pool, self.clock, self.encryption),
+            relying_party=RelyingParty.of(self.base_url),
+            samples=Samples(self.base_url, RelayAccess.of(self.settings, self.relay_ports)),
+            single_sign_ons=SingleSignOns(self.pool, self.clock, self.encryption),
         )  # fmt: skip
 
     @property

@@ -12,13 +12,15 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
+from mailsvc.dashboard import zones
+from mailsvc.dashboard.samples import Samples
 from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
 from mailsvc.store.people.passkeys import Passkeys
-from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.people.sessions import Session, Sessions
 from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.people.users import Users
 
@@ -48,6 +50,7 @@ class PageContext:
     single_sign_ons: SingleSignOns
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     relying_party: RelyingParty | None = None
+    samples: Samples
 
     @property
     def secure(self) -> bool:
@@ -55,6 +58,13 @@ class PageContext:
 
     def now(self) -> datetime:
         return utc(self.clock)
+
+    async def with_zone(self, session: Session, of_browser: str) -> Session:
+        """The session. If its user has no time zone yet, they get that of the browser (the cookie of dashboard.js)."""
+        if session.time_zone or of_browser not in zones.names():
+            return session
+        await self.users.suggest_zone(session.user_id, of_browser)
+        return attrs.evolve(session, time_zone=of_browser)
 
     def later(self, what: str, work: Coroutine[Deferred[Any], Any, object]) -> None:
         """Run `work` in the background, so that the response time reveals nothing about it. A failure is logged."""

@@ -13,8 +13,12 @@ from mailsvc.dashboard.safety import HOME
 STATIC = Path(__file__).parent / "static"
 PACKAGES = STATIC / "packages"
 # The files that pages use: of the packages themselves, and the broadcast editor, which etc/editor builds from others.
-FOREIGN = ("htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css", "editor.min.js", "editor.min.css")
-_KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+FOREIGN = (
+    "htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css", "inter-latin.woff2", "inter-latin-ext.woff2", "editor.min.js", "editor.min.css",
+)  # fmt: skip
+_KINDS = {
+    ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".woff2": "font/woff2",
+}  # fmt: skip
 
 
 @attrs.frozen
@@ -45,7 +49,7 @@ def address(name: str) -> str:
 
 
 def missing() -> list[str]:
-    """Files of npm packages that are not installed. Without them there are no live updates, charts and editor."""
+    """Files of npm packages that are not installed. Without them, pages have the system's font and no live updates, charts and editor."""
     return [name for name in FOREIGN if name not in FILES]
 
 

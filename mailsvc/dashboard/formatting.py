@@ -86,11 +86,16 @@ def ago(moment: datetime, now: datetime) -> str:
     return f"{span(seconds)} ago" if seconds > 0 else f"in {span(seconds)}"
 
 
-def stamp(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+def stamp(moment: datetime, now: datetime) -> str:
+    """Date, time and zone: that of `now`, which is the zone of whoever reads it."""
+    local = moment.astimezone(now.tzinfo)
+    zone = local.tzname() or ""
+    return f"{local:%Y-%m-%d %H:%M:%S} {zone if zone[:1].isalpha() else f'UTC{zone}'}"
 
 
-def clock(moment: datetime) -> str:
+def clock(moment: datetime, now: datetime) -> str:
+    """The time of day to the millisecond, in the zone of `now`."""
+    moment = moment.astimezone(now.tzinfo)
     return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 

@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import attrs
 
-from mailsvc.dashboard import snippets
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.metrics import counted, rates
@@ -57,7 +56,6 @@ class Home:
         account = await self.accounts.get(request.account_id)
         suspended = account is not None and account.suspended_at is not None
         ready = next((domain for domain in domains if domain.may_send), None)
-        sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         return request.render(
             "home.html",
             domains=domains,
@@ -73,5 +71,5 @@ class Home:
             latest=latest.emails,
             delivered=any(email.last_event in ("email.delivered", "email.opened", "email.clicked") for email in latest.emails),
             rates=rates(counts),
-            code=snippets.all_of(self.context.base_url, secret or "ms_…", sender, request.user_session.email),
+            code=self.context.samples.of(domains, request.user_session.email, secret),
         )

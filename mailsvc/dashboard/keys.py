@@ -11,6 +11,7 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
+from mailsvc.store.domains.values import Domain
 from mailsvc.store.people.api_keys import Keys, Permission, described
 
 KEYS = f"{HOME}/keys"
@@ -70,7 +71,7 @@ class KeyPages:
             created_by=request.user_session.user_id,
             expires_at=expires_at,
         )
-        return await self._listed(request, secret=secret)
+        return await self._listed(request, secret=secret, limit=domain)
 
     @page(app, f"{KEYS}/<text>/revoke", "POST")
     async def revoke(self, request: PageRequest, text: str) -> bytes:
@@ -82,7 +83,10 @@ class KeyPages:
             raise not_found("key")
         return request.redirect(KEYS)
 
-    async def _listed(self, request: PageRequest, secret: str = "", errors: dict[str, str] | None = None) -> bytes:
+    async def _listed(
+        self, request: PageRequest, secret: str = "", errors: dict[str, str] | None = None, limit: Domain | None = None
+    ) -> bytes:
+        """`limit`: the only domain that the new key can send from."""
         domains, _ = await self.domains.list(request.account_id)
         return request.render(
             "keys.html",
@@ -92,6 +96,7 @@ class KeyPages:
             members={member.user_id for member in await self.context.users.members(request.account_id)},
             done=_DONE.get(request.query("done"), ""),
             secret=secret,
+            code=self.context.samples.of([limit] if limit else domains, request.user_session.email, secret),
             errors=errors or {},
             lifetimes=LIFETIMES,
         )

@@ -190,7 +190,7 @@ class Metrics:
     async def _selection(self, request: PageRequest) -> Selection:
         domains, _ = await self.domains.list(request.account_id)
         days = request.query("days") if request.query("days") in RANGES else "7"
-        zone_name, zone = _zone(request.query("zone"))
+        zone_name, zone = _zone(request.query("zone") or request.zone.key)
         unit: Unit = "hour" if days == "1" else "day"
         until = _ceiling(self.context.now(), unit, zone)
         domain = request.selected("domain", domains, "domain")

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import attrs
 from klein import Klein
@@ -20,7 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from mailsvc.dashboard import safety
+from mailsvc.dashboard import safety, zones
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.http_request import HttpRequest
 from mailsvc.dashboard.safety import HOME
@@ -45,7 +46,7 @@ class Identified(Protocol):
 Named = TypeVar("Named", bound=Identified)
 log = Logger()
 
-SESSION, BROWSER, THEME = "mailsvc", "mailsvc-form", "mailsvc-theme"
+SESSION, BROWSER, THEME, ZONE = "mailsvc", "mailsvc-form", "mailsvc-theme", "mailsvc-zone"
 FIELDS = 200
 SIGN_IN = f"{HOME}/sign-in"
 SECURITY = f"{HOME}/settings/security"
@@ -155,6 +156,16 @@ class PageRequest:
         return self.user_session.account_id
 
     @property
+    def zone(self) -> ZoneInfo:
+        """The time zone of the user; UTC if it is not known."""
+        return zones.named(self.session.time_zone if self.session is not None else "")
+
+    @property
+    def now(self) -> datetime:
+        """The time, in the user's zone. Templates show all times in the zone of `now`."""
+        return self.context.now().astimezone(self.zone)
+
+    @property
     def admin(self) -> bool:
         return self.session is not None and self.session.role == "admin"
 
@@ -174,7 +185,7 @@ class PageRequest:
 
     def render(self, template: str, status: int = 200, **values: object) -> bytes:
         page = self.context.templates.get_template(template).render(
-            request=self, now=self.context.now(), context=self.context, section=self.section, **values
+            request=self, now=self.now, context=self.context, section=self.section, **values
         )
         return self.send(page.encode("utf-8", "replace"), "text/html; charset=utf-8", status)
 
@@ -339,6 +350,7 @@ async def _authenticate(request: PageRequest) -> None:
     request.session = await request.context.sessions.find(secret) if secret else None
     if request.session is not None:
         request.binding = secret
+        request.session = await request.context.with_zone(request.session, request.cookie(ZONE))
         return
     request.binding = request.cookie(BROWSER)
     if len(request.binding) != 32 or not request.binding.isalnum():

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 HOME = "/dashboard"
 
 CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
     "form-action 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'"
 )
 # An email's preview has an opaque origin: no scripts, forms or cookies, and remote images only on request.

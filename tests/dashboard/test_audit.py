@@ -228,6 +228,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     assert me is not None
     await sent("/sign-in/again", "identity confirmed", {"password": PASSWORD})
     await sent("/settings/profile/name", "name changed", {"name": "Ann"})
+    await sent("/settings/profile/preferences", "preferences changed", {"time_zone": "UTC"})
     await sent("/settings/profile/address", "address change requested", {"email": "other@example.com", "password": PASSWORD})
     await sent("/settings/profile/address/withdraw", "address change canceled")
     await ann.post(f"{HOME}/settings/profile/address", {"email": NEW_ANN, "password": PASSWORD})

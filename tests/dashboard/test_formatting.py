@@ -1,14 +1,15 @@
-"""The words for an email with several recipients; domains in Unicode."""
+"""The words for an email with several recipients; domains in Unicode; times in a time zone."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from mailsvc.dashboard.formatting import in_unicode, summary
+from mailsvc.dashboard.formatting import clock, in_unicode, stamp, summary
 from mailsvc.store.mail.search import Found
 
 
@@ -59,3 +60,18 @@ def found(recipients: int, outcomes: Mapping[str, int], last_event: str) -> Foun
 )
 def test_domains_are_shown_in_unicode(text: str, expected: str) -> None:
     assert in_unicode(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [
+        ("UTC", "2026-01-01 23:30:05 UTC"),
+        ("Europe/Berlin", "2026-01-02 00:30:05 CET"),
+        ("America/Sao_Paulo", "2026-01-01 20:30:05 UTC-03"),  # a zone without a name
+        ("Asia/Kolkata", "2026-01-02 05:00:05 IST"),
+    ],
+)
+def test_times_are_in_the_zone_of_the_reader(zone: str, expected: str) -> None:
+    moment, now = datetime(2026, 1, 1, 23, 30, 5, 7000, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=ZoneInfo(zone))
+    assert stamp(moment, now) == expected
+    assert clock(moment, now) == f"{expected.split()[1]}.007"

@@ -233,9 +233,9 @@ def test_the_npm_packages_are_installed():
 
 def test_a_page_renders_without_the_npm_packages(monkeypatch):
     monkeypatch.setattr(files, "FILES", {"dashboard.js": files.FILES["dashboard.js"]})
-    assert files.missing() == ["htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css", "editor.min.js", "editor.min.css"]
+    assert files.missing() == list(files.FOREIGN)
     templates = formatting.environment(static=files.address)
-    page = templates.get_template("document.html").render(request=SimpleNamespace(theme="auto"))
+    page = templates.get_template("document.html").render(request=SimpleNamespace(theme="auto", session=None))
     assert page.count("<script") == 1 and "/dashboard.js" in page and 'src=""' not in page
     charts = templates.get_template("charts.html").module
     assert charts.files() == charts.chart("bars", "0", "good", "Volume") == ""
@@ -286,12 +286,12 @@ def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
         classes=(None, "user_unknown"), rules=(None, None),
     )  # fmt: skip
     attempts = [attempt]
-    entries = timeline.of_recipient(1, events, attempts)
+    entries = timeline.of_recipient(1, events, attempts, NOW)
     assert [(m.title, m.text) for m in entries] == [("Accepted", "Queued for delivery."), ("Attempt 1", "550 no"), ("Bounced", "")]
     assert entries[1].meaning == "user unknown"
     at_once = [EventView(ids, 0, "email.suppressed", NOW, Empty()), events[0]]
-    assert [m.title for m in timeline.of_recipient(0, at_once, [])] == ["Accepted", "Suppressed"]
-    assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
+    assert [m.title for m in timeline.of_recipient(0, at_once, [], NOW)] == ["Accepted", "Suppressed"]
+    assert [m.title for m in timeline.of_recipient(0, events, attempts, NOW)] == ["Accepted", "Attempt 1", "Delivered"]
 
 
 def test_deferred_attempts_that_end_alike_are_one_entry():
@@ -308,7 +308,7 @@ def test_deferred_attempts_that_end_alike_are_one_entry():
         EventView(UUID(int=9), 0, "email.delivery_delayed", NOW + timedelta(seconds=61), Delay(later, None)),
         EventView(UUID(int=9), 0, "email.delivered", NOW + timedelta(minutes=6), Delivery("250 ok")),
     ]
-    entries = timeline.of_recipient(0, events, attempts)
+    entries = timeline.of_recipient(0, events, attempts, NOW)
     assert [entry.title for entry in entries] == ["Accepted", "Attempts 1 to 3", "Attempt 4", "Attempt 5", "Delivered"]
     group = entries[1]
     assert (group.text, group.at, group.transcript) == (later, NOW + timedelta(minutes=1), None)
@@ -322,7 +322,7 @@ def test_a_timeline_shows_opens_and_clicks_and_who_it_may_have_been():
         EventView(ids, None, "email.clicked", NOW + timedelta(seconds=1), Click("https://example.com/", "192.0.2.0", "", "HEAD", "method")),
         EventView(ids, None, "email.opened", NOW + timedelta(seconds=2), Open("", "", machine="a later code")),
     ]
-    opened, clicked, later = timeline.of_recipient(0, events, [])
+    opened, clicked, later = timeline.of_recipient(0, events, [], NOW)
     assert (opened.title, opened.tone, opened.text, opened.facts) == ("Opened", "good", "", f"192.0.2.0 · {firefox}")
     assert (clicked.title, clicked.tone, clicked.facts) == ("Link clicked", "quiet", "192.0.2.0")
     assert clicked.text == "https://example.com/ Likely by a program that asked for the header only."

@@ -211,3 +211,24 @@ async def test_the_store_accepts_a_link_from_its_user_only(pool: Pool, user: str
     secret = await addresses.propose(ann.id, NEW, timedelta(hours=1))
     assert await addresses.confirm(bob.id, secret if user == "other" else "x", b"") is None
     assert await addresses.confirm(ann.id, secret, b"") == ANN and await addresses.confirm(ann.id, secret, b"") is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_pages_show_times_in_the_zone_of_the_browser_until_another_one_is_chosen(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    browser = await rig.inside(ANN)
+    assert " UTC</p>" in (await browser.get(PROFILE)).text
+    browser.cookies["mailsvc-zone"] = "Nowhere/Else"
+    assert " UTC</p>" in (await browser.get(PROFILE)).text
+    browser.cookies["mailsvc-zone"] = "Asia/Tokyo"
+    shown = (await browser.get(PROFILE)).text
+    assert " JST</p>" in shown and 'data-zone="Asia/Tokyo"' in shown
+    browser.cookies["mailsvc-zone"] = "Europe/Berlin"
+    assert " JST</p>" in (await browser.get(PROFILE)).text  # somebody who travels keeps their zone
+    assert (await browser.post(f"{PROFILE}/preferences", {"time_zone": "Mars/Olympus", "shortcuts": "on"})).status == 422
+    assert (await browser.post(f"{PROFILE}/preferences", {"time_zone": "Asia/Kolkata"})).query == {"done": "preferences"}
+    shown = (await browser.get(PROFILE)).text
+    assert " IST</p>" in shown and 'value="Asia/Kolkata" selected' in shown and 'name="shortcuts" value="on" aria' in shown
+    assert await rig.audit(account_id) == [("signed in", "password"), ("preferences changed", "Asia/Kolkata, shortcuts off")]

@@ -44,7 +44,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
-    """A separate browser for the daemon of the test's module. Script errors, policy violations and 5xx responses fail the test."""
+    """A separate browser for the daemon of the test's module. Script errors, dialogs, policy violations and 5xx responses fail the test."""
     context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -52,7 +52,7 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     page.add_init_script(chromium.POLICY)
     page.on("console", lambda message: wrong.append(message.text) if message.text.startswith("policy ") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: dialog.accept())
+    page.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}") or dialog.dismiss())
     page.on("response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None)
     yield page
     context.close()

@@ -1,4 +1,4 @@
-"""Screenshots and accessibility checks (axe) of pages: light, dark, in a narrow window and on a phone.
+"""Screenshots, accessibility checks (axe) and sizes of targets of pages: light, dark, in a narrow window and on a phone.
 
 A page is loaded once; its colour scheme and width change in place, as they do when a person changes them.
 """
@@ -27,6 +27,19 @@ VIEWS: tuple[tuple[str, Literal["light", "dark"], int, dict[str, object]], ...] 
 )
 # Tables that are wider than their card: their last column, with its buttons, would be out of sight.
 _CUT_OFF = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 60))"
+# Targets smaller than 24 pixels. A link within a sentence may be as high as its line, and a label is part of its box (WCAG 2.2, 2.5.8).
+_SMALL = """() => {
+  const inline = (one) => one.tagName === "A" && getComputedStyle(one).display === "inline"
+    && [...one.parentElement.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  const size = (one) => {
+    const parts = [one, ...(one.labels || [])].map((part) => part.getBoundingClientRect());
+    const reach = (low, high) => Math.max(...parts.map((part) => part[high])) - Math.min(...parts.map((part) => part[low]));
+    return [reach("left", "right"), reach("top", "bottom")];
+  };
+  const targets = document.querySelectorAll("a[href], button, summary, input:not([type=hidden]), select, textarea");
+  return [...targets].filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.closest(".skip, .hidden") && !inline(one))
+    .map((one) => [one.outerHTML.slice(0, 120), ...size(one).map(Math.round)]).filter(([, width, height]) => Math.min(width, height) < 24);
+}"""
 _AXE = "async (options) => (await axe.run(document, options)).violations.map(v => [v.impact, v.id, v.nodes.map(n => n.html.slice(0, 160))])"
 
 
@@ -54,6 +67,9 @@ def look_here(page: Page, name: str) -> list[str]:
         reached = page.evaluate("document.documentElement.scrollWidth")
         if reached > width:
             wrong.append(f"{path}, {kind}: the page is {reached} pixels wide")
+        wrong += (
+            [f"{path}, {kind}: a target is too small: {target}" for target in page.evaluate(_SMALL)] if kind in ("light", "phone") else []
+        )
         if width != PHONE:
             wrong += [f"{path}, {kind}: a table is cut off: {table!r}" for table in page.evaluate(_CUT_OFF)]
     return wrong
@@ -62,4 +78,5 @@ def look_here(page: Page, name: str) -> list[str]:
 def look_at_all(page: Page, paths: Mapping[str, str]) -> None:
     """Check every page; `paths` maps the name of the screenshot to the path."""
     wrong = [each for name, path in paths.items() for each in look(page, path, name)]
+    page.set_viewport_size({"width": WIDE, "height": 844})
     assert not wrong, "\n".join(wrong)

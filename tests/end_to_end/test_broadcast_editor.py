@@ -215,7 +215,8 @@ def test_html_made_elsewhere_opens_as_html(page: Page, daemon: Daemon) -> None:
     html.fill(FOREIGN.replace("elsewhere", "here"))
     saved(page)
     assert "Made here" in call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
-    page.get_by_role("link", name="Use the editor").click()
+    page.locator("summary", has_text="Use the editor").click()
+    page.get_by_role("link", name="Start with an empty page").click()
     expect(page.get_by_role("textbox", name="Content of the email")).to_be_visible()
     assert "Made here" in call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]  # opening changes nothing
 

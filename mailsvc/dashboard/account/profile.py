@@ -1,4 +1,4 @@
-"""Settings → Profile: a user's name and email address.
+"""Settings → Profile: a user's name, email address, time zone and keyboard shortcuts.
 
 A new address takes effect once the user opens a link sent to it while signed in. So a mistyped address, or another person's, changes
 nothing. Whether an address is already registered is not revealed.
@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import attrs
 
+from mailsvc.dashboard import zones
 from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.formatting import stamp
@@ -30,6 +31,7 @@ NO_MAILS = "This installation can’t send emails, so it can’t confirm a new a
 EXPIRED = PageError(410, "This link has expired", EXPIRED_REASON)
 _DONE = {
     "name": "Name saved.",
+    "preferences": "Preferences saved.",
     "withdrawn": "Address change canceled.",
     "moved": "Email address changed. You’ve been signed out of all other sessions.",
 }
@@ -49,7 +51,8 @@ class Profile:
     async def _shown(self, request: PageRequest, user: User, status: int = 200, **values: object) -> bytes:
         shown: dict[str, object] = {"errors": {}, "email": "", "name": user.name, "done": _DONE.get(request.query("done"), "")}
         pending = await self.addresses.wanted(user.id)
-        return request.render("settings/profile.html", status, user=user, pending=pending, **shown | values)
+        areas = {"Other": ["UTC"], **zones.by_area()}
+        return request.render("settings/profile.html", status, user=user, pending=pending, areas=areas, **shown | values)
 
     @page(app, f"{PROFILE}/name", "POST")
     async def name(self, request: PageRequest) -> bytes:
@@ -58,6 +61,15 @@ class Profile:
             return await self._shown(request, user, 422, errors={"name": f"Enter a name of 1 to {LONGEST} characters."}, name=name)
         await self.context.users.rename(user.id, name, [request.own_audit_entry("name changed", name)])
         return request.redirect(PROFILE, done="name")
+
+    @page(app, f"{PROFILE}/preferences", "POST")
+    async def preferences(self, request: PageRequest) -> bytes:
+        zone, shortcuts = request.field("time_zone"), request.field("shortcuts") == "on"
+        if zone not in zones.names():
+            return await self._shown(request, await person(self.context, request), 422, errors={"time_zone": "Choose a time zone."})
+        entry = request.own_audit_entry("preferences changed", f"{zone}, shortcuts {'on' if shortcuts else 'off'}")
+        await self.context.users.prefer(request.user_session.user_id, zone, shortcuts, [entry])
+        return request.redirect(PROFILE, done="preferences")
 
     # The address
 
@@ -120,5 +132,5 @@ class Profile:
             raise EXPIRED
         self.authentication.remember_browser(request, email)
         if self.context.sends_email:
-            self.authentication.send_later(old, mails.address_changed(email, stamp(self.context.now()), request.address))
+            self.authentication.send_later(old, mails.address_changed(email, stamp(request.now, request.now), request.address))
         return request.redirect(PROFILE, done="moved")

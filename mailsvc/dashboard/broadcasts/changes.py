@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import attrs
@@ -13,15 +13,12 @@ from mailsvc.dashboard.broadcasts.detail import BroadcastPages
 from mailsvc.dashboard.broadcasts.states import BROADCASTS
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
+from mailsvc.dashboard.zones import BadTime, entered
 from mailsvc.store.broadcasts.broadcasts import Broadcasts, Refused
 from mailsvc.store.broadcasts.values import Broadcast, Status
 from mailsvc.store.people.audit import Line
 
 FORMS = ("send", "schedule", "unschedule", "cancel", "continue", "duplicate", "delete")  # the last segments of their paths
-
-
-class BadTime(ValueError):
-    """The text is a sentence for the user."""
 
 
 @attrs.define(eq=False)
@@ -42,11 +39,11 @@ class BroadcastChanges:
 
     @page(app, f"{BROADCASTS}/<text>/schedule", "POST")
     async def schedule(self, request: PageRequest, text: str) -> bytes:
-        found, zone = await self.pages.found(request, text), _zone(request.field("zone"))
+        found = await self.pages.found(request, text)
         try:
-            at = self._time(request.field("at"), zone)
+            at = self._time(request.field("at"), request.zone)
         except BadTime as wrong:
-            typed = {"errors": {"at": str(wrong)}, "typed": request.field("at"), "zone": zone.key}
+            typed = {"errors": {"at": str(wrong)}, "typed": request.field("at")}
             return await self.pages.shown(request, found, 422, **typed)
         entry = request.audit_entry("broadcast scheduled", f"{found.id} for {at.isoformat(timespec='minutes')}")
         return await self._send(request, found, at, "scheduled", entry)
@@ -103,24 +100,10 @@ class BroadcastChanges:
 
     def _time(self, text: str, zone: ZoneInfo) -> datetime:
         """The moment that a clock in `zone` shows, in UTC. Raises BadTime."""
-        try:
-            local = datetime.fromisoformat(text).replace(tzinfo=zone)
-            at = local.astimezone(UTC)
-        except (ValueError, OverflowError):
-            raise BadTime("Enter a date and a time.") from None
-        if at.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
-            raise BadTime(f"Clocks in {zone.key} skip this time. Choose another one.")
+        at = entered(text, zone)
         now = self.context.now()
         if at <= now:
             raise BadTime(f"This time has passed in {zone.key}. Choose a later one.")
         if at > now + self.ahead:
             raise BadTime(f"Choose a time within the next {self.ahead.days} days.")
         return at
-
-
-def _zone(name: str) -> ZoneInfo:
-    """The zone of the browser; UTC, which the page then shows, if it is not known here."""
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return ZoneInfo("UTC")

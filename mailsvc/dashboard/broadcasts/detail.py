@@ -46,7 +46,7 @@ class BroadcastPages:
         shared = {"broadcast": found, "label": label(found), "done": _DONE.get(request.query("done"), "")}
         if found.status in ("draft", "scheduled"):
             reviewed = await self.reviewer.review(found, self.context.now())
-            form: dict[str, object] = {"errors": {}, "typed": "", "zone": "UTC"}
+            form: dict[str, object] = {"errors": {}, "typed": ""}
             return request.render("broadcasts/review.html", status, reviewed=reviewed, **shared, **form | values)
-        result = await self.results.of(found, self.context.now())
+        result = await self.results.of(found, request.now)
         return request.render("broadcasts/result.html", status, result=result, tab="overview", **shared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import attrs
 
@@ -76,10 +76,10 @@ class Results:
         waiting = await self.overview.waiting(found)
         sums = _sums(counts)
         since = found.started_at or found.created_at
-        until = max([count.hour for count in counts if count.hour is not None] + [since])
+        zone, until = now.tzinfo, max([count.hour for count in counts if count.hour is not None] + [since])
         return Result(
             segment, topic, sums, BroadcastRow.of(found.name, counts, programs=True), _shares(sums), waiting, bar(found, sums, waiting),
-            expected_end(found, waiting, now), _rows(counts, since, until), until - since <= HOURLY, links, _refresh(found, now),
+            expected_end(found, waiting, now), _rows(counts, since, until, zone), until - since <= HOURLY, links, _refresh(found, now),
         )  # fmt: skip
 
 
@@ -127,21 +127,29 @@ def _sums(counts: Sequence[Count]) -> dict[str, int]:
     return summed(by_type)
 
 
-def _rows(counts: Sequence[Count], since: datetime, until: datetime) -> list[Row]:
-    """Every hour, or every day of a longer time, with its numbers; at least two, which a chart needs."""
+def _rows(counts: Sequence[Count], since: datetime, until: datetime, zone: tzinfo | None) -> list[Row]:
+    """Every hour, or every day of a longer time, with its numbers, in this zone; at least two, which a chart needs."""
     hourly = until - since <= HOURLY
-    step = timedelta(hours=1) if hourly else timedelta(days=1)
-    begin = since.replace(minute=0, second=0, microsecond=0) if hourly else since.replace(hour=0, minute=0, second=0, microsecond=0)
-    number = min(max(2, int((until - begin) / step) + 1), MOST_DAYS)
-    by: dict[int, list[Count]] = {}
+    by: dict[datetime, list[Count]] = {}
     for count in counts:
         if count.hour is not None:
-            by.setdefault(int((count.hour - begin) / step), []).append(count)
+            by.setdefault(_begin(count.hour, zone, hourly=hourly), []).append(count)
+    begin, last = _begin(since, zone, hourly=hourly), _begin(until, zone, hourly=hourly)
+    step = timedelta(hours=1) if hourly else timedelta(days=1)
+    number = min(max(2, int((last - begin) / step) + 1), MOST_DAYS)
     found = []
-    for place in range(number):
-        sums = _sums(by.get(place, ()))
-        found.append((begin + place * step, [(f"{sums[metric]:,}", sums[metric]) for _, metric in COLUMNS]))
+    for at in (begin + place * step for place in range(number)):
+        sums = _sums(by.get(at, ()))
+        shown = at.astimezone(zone) if hourly else at.replace(tzinfo=zone)
+        found.append((shown, [(f"{sums[metric]:,}", sums[metric]) for _, metric in COLUMNS]))
     return found
+
+
+def _begin(at: datetime, zone: tzinfo | None, *, hourly: bool) -> datetime:
+    """The hour of a moment, in UTC, or the beginning of its day in `zone`, without one: days have 23 or 25 hours, too."""
+    if hourly:
+        return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return at.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
 
 
 def _refresh(found: Broadcast, now: datetime) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import attrs
 
 from mailsvc.clock import unix
+from mailsvc.dashboard import zones
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.preview import embedded
@@ -77,7 +78,7 @@ class EmailPages:
         key = next((k for k in await self.keys.ever(request.account_id) if k.id == email.key_id), None)
         found, of_domain, looking = await self._insights(email, parsed) if parsed else (None, None, False)
         defaults: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
-        shown = [(r, timeline.of_recipient(r.recipient, events, attempts)) for r in recipients]
+        shown = [(r, timeline.of_recipient(r.recipient, events, attempts, request.now)) for r in recipients]
         fold = len(recipients) > UNFOLDED
         return request.render(
             "emails/one.html",
@@ -145,9 +146,9 @@ class EmailPages:
     async def reschedule(self, request: PageRequest, text: str) -> bytes:
         email_id = request.uuid(text, "email")
         try:
-            at = datetime.fromisoformat(request.field("at")).replace(tzinfo=UTC)
-        except ValueError:
-            return await self._shown(request, await self._email(request, text), 422, errors={"at": "Enter a valid date and time."})
+            at = zones.entered(request.field("at"), request.zone)
+        except zones.BadTime as wrong:
+            return await self._shown(request, await self._email(request, text), 422, errors={"at": str(wrong)})
         now = self.context.now()
         at = min(max(at, now), now + timedelta(days=30))
         entry = request.audit_entry("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")

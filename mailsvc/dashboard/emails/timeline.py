@@ -47,17 +47,17 @@ class TimelineEntry:
     attempts: tuple[TimelineEntry, ...] = ()
 
 
-def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[TimelineEntry]:
-    """Oldest first. Events of the whole email are on every recipient's timeline."""
+def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView], now: datetime) -> list[TimelineEntry]:
+    """Oldest first, with times in the zone of `now`. Events of the whole email are on every recipient's timeline."""
     tried = [a for a in attempts if number in a.recipients]
     entries = [_attempt(attempt, count, number) for count, attempt in enumerate(tried, 1)]
     known = {entry.text for entry in entries}
-    happened = [_event(event) for event in events if event.recipient in (None, number)]
+    happened = [_event(event, now) for event in events if event.recipient in (None, number)]
     entries += [attrs.evolve(entry, text="") if entry.text in known else entry for entry in happened]  # an attempt already shows this reply
-    return _grouped(sorted(entries, key=lambda entry: (entry.at, entry.title not in _BEGINNINGS)))
+    return _grouped(sorted(entries, key=lambda entry: (entry.at, entry.title not in _BEGINNINGS)), now)
 
 
-def _grouped(entries: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+def _grouped(entries: Sequence[TimelineEntry], now: datetime) -> list[TimelineEntry]:
     """Deferred attempts that follow each other and ended alike become one entry, with the events that only repeat them."""
     shown: list[TimelineEntry] = []
     alike: list[TimelineEntry] = []  # attempts, and after the first one events without a text of their own
@@ -65,19 +65,19 @@ def _grouped(entries: Sequence[TimelineEntry]) -> list[TimelineEntry]:
         if alike and _repeats(entry, alike[0]):
             alike.append(entry)
         else:
-            shown += _merged(alike)
+            shown += _merged(alike, now)
             alike = [entry] if entry.transcript is not None and entry.tone == "warn" else []
             shown += [] if alike else [entry]
-    return shown + _merged(alike)
+    return shown + _merged(alike, now)
 
 
-def _merged(alike: Sequence[TimelineEntry]) -> list[TimelineEntry]:
+def _merged(alike: Sequence[TimelineEntry], now: datetime) -> list[TimelineEntry]:
     attempts = tuple(entry for entry in alike if entry.transcript is not None)
     if len(attempts) < 2:
         return list(alike)
     first, last = attempts[0], attempts[-1]
     title = f"Attempts {first.title.split()[-1]} {'and' if len(attempts) == 2 else 'to'} {last.title.split()[-1]}"
-    return [attrs.evolve(first, title=title, facts=f"The last one at {stamp(last.at)}", transcript=None, attempts=attempts)]
+    return [attrs.evolve(first, title=title, facts=f"The last one at {stamp(last.at, now)}", transcript=None, attempts=attempts)]
 
 
 def _repeats(entry: TimelineEntry, attempt: TimelineEntry) -> bool:
@@ -87,19 +87,19 @@ def _repeats(entry: TimelineEntry, attempt: TimelineEntry) -> bool:
     return (entry.text, entry.meaning, entry.tone) == (attempt.text, attempt.meaning, attempt.tone)
 
 
-def _event(event: EventView) -> TimelineEntry:
+def _event(event: EventView, now: datetime) -> TimelineEntry:
     short = event.type.removeprefix("email.")
     tone = STATUSES.get(short, ("", "quiet"))[1]
     facts = ""
     if isinstance(event.data, Open | Click):
         tone = tone if event.data.machine is None else "quiet"
         facts = " · ".join(filter(None, (event.data.address, event.data.agent)))
-    return TimelineEntry(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _description(event), facts)
+    return TimelineEntry(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _description(event, now), facts)
 
 
-def _description(event: EventView) -> str:
+def _description(event: EventView, now: datetime) -> str:
     if isinstance(event.data, Schedule):
-        return "" if event.data.scheduled_at is None else f"Scheduled for {stamp(event.data.scheduled_at)}."
+        return "" if event.data.scheduled_at is None else f"Scheduled for {stamp(event.data.scheduled_at, now)}."
     if isinstance(event.data, Open | Click):
         program = "" if event.data.machine is None else f"Likely by {REASONS.get(event.data.machine, 'a program')}."
         return " ".join(filter(None, (event.data.text, program)))

@@ -159,7 +159,7 @@ class Authentication:
     async def send_notice(self, request: PageRequest, email: str, what: str) -> None:
         """Email the user that their sign-in has changed."""
         if self.mailer is not None:
-            self.send_later(email, mails.security_notice(what, stamp(self.context.now()), request.address))
+            self.send_later(email, mails.security_notice(what, stamp(request.now, request.now), request.address))
 
     def send_later(self, to: str, email: SignInEmail) -> None:
         """Send without making the page wait."""

@@ -150,10 +150,6 @@ document.addEventListener("click", async (event) => {
   event.preventDefault();
   if (await save()) location.assign(link.href);
 });
-document.addEventListener("click", (event) => {
-  const question = event.target.closest("[data-ask-first]")?.dataset.askFirst;
-  if (question && !confirm(question)) { event.preventDefault(); event.stopImmediatePropagation(); }
-}, true);
 document.addEventListener("submit", async (event) => {
   if (!event.target.matches("[data-restore]") || stored === changes) return;
   event.preventDefault();

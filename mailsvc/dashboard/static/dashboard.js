@@ -2,6 +2,12 @@
 "use strict";
 document.documentElement.classList.add("js");
 
+// The time zone for somebody who has none: the pages are then shown in that of the browser (context.py).
+if (!document.documentElement.dataset.zone) {
+  const secure = location.protocol === "https:", zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone) document.cookie = `${secure ? "__Host-" : ""}mailsvc-zone=${zone}; Path=/; SameSite=Lax${secure ? "; Secure" : ""}`;
+}
+
 // Parts that htmx refreshes (templates/parts.html, refresh) keep opened details and the focus.
 const FOCUSED = "a, button, input, select, summary, pre";
 document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
@@ -24,10 +30,6 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
     if (target.id !== "refresh") location.assign(detail.pathInfo.finalRequestPath);
   });
 
-document.querySelectorAll(".nav [aria-current], .tabs.settings [aria-current]").forEach((one) => {
-  one.scrollIntoView({ block: "nearest", inline: "center" });
-});
-
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
   if (!copy) return;
@@ -47,7 +49,55 @@ document.addEventListener("change", (event) => {
   if (event.target.closest("[data-submit]")) event.target.form.requestSubmit();
 });
 
-document.addEventListener("submit", (event) => {
-  const ask = event.target.dataset.ask;
-  if (ask && !confirm(ask)) event.preventDefault();
+// Questions in place (templates/parts.html, confirm): Back and the Escape key close them.
+function close(question) {
+  question.open = false;
+  question.querySelector("summary").focus();
+}
+document.addEventListener("click", ({ target }) => {
+  if (target.closest("[data-close]")) close(target.closest("details"));
 });
+document.addEventListener("keydown", ({ key, target }) => {
+  const question = key === "Escape" && target.closest("details.confirm[open]");
+  if (question) close(question);
+});
+
+// Tabs (templates/parts.html, samples). The tab that somebody chose is open on other pages, too.
+const CHOSEN_TAB = "mailsvc-tab";
+function remembered() {
+  try { return localStorage.getItem(CHOSEN_TAB); } catch { return null; }
+}
+function makeTabs(place) {
+  const panels = [...place.children], list = document.createElement("div");
+  const tabs = panels.map((panel, number) => {
+    const tab = document.createElement("button");
+    Object.assign(tab, { type: "button", role: "tab", id: `tab-${number}`, textContent: panel.dataset.tab });
+    panel.id = `panel-${number}`;
+    panel.role = "tabpanel";
+    tab.setAttribute("aria-controls", panel.id);
+    panel.setAttribute("aria-labelledby", tab.id);
+    return tab;
+  });
+  function choose(number) {
+    tabs.forEach((tab, each) => { tab.ariaSelected = each === number; tab.tabIndex = each === number ? 0 : -1; panels[each].hidden = each !== number; });
+  }
+  function chosen(number) {
+    choose(number);
+    try { localStorage.setItem(CHOSEN_TAB, panels[number].dataset.tab); } catch { /* not allowed in this browser */ }
+  }
+  list.role = "tablist";
+  list.ariaLabel = place.dataset.tabs;
+  list.append(...tabs);
+  list.addEventListener("click", ({ target }) => { if (tabs.includes(target)) chosen(tabs.indexOf(target)); });
+  list.addEventListener("keydown", (event) => {
+    const at = tabs.indexOf(event.target), last = tabs.length - 1;
+    const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    chosen(to);
+    tabs[to].focus();
+  });
+  place.prepend(list);
+  choose(Math.max(0, panels.findIndex((panel) => panel.dataset.tab === remembered())));
+}
+document.querySelectorAll("[data-tabs]").forEach(makeTabs);

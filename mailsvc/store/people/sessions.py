@@ -40,6 +40,8 @@ _SESSION = Columns.of(
     proved_at="s.proved_at",
     email="u.email",
     name="u.name",
+    time_zone="u.time_zone",
+    shortcuts="u.shortcuts",
     second_factor=f"u.totp_at IS NOT NULL OR {PASSKEY.format('u')}",
     account="a.name",
     role="m.role",
@@ -97,6 +99,8 @@ class Session:
     proved_at: datetime
     email: str
     name: str
+    time_zone: str  # empty: not known yet
+    shortcuts: bool  # single keys
     second_factor: bool
     account: str | None
     role: Role | None

@@ -181,6 +181,14 @@ class Users:
     async def rename(self, user_id: UUID, name: str, lines: Sequence[Line] = ()) -> None:
         await self._changed(lines, "UPDATE users SET name = %s WHERE id = %s", (name, user_id))
 
+    async def prefer(self, user_id: UUID, time_zone: str, shortcuts: bool, lines: Sequence[Line] = ()) -> None:
+        """Set what the user prefers on the pages."""
+        await self._changed(lines, "UPDATE users SET time_zone = %s, shortcuts = %s WHERE id = %s", (time_zone, shortcuts, user_id))
+
+    async def suggest_zone(self, user_id: UUID, time_zone: str) -> None:
+        """Set the time zone of a user who has none yet."""
+        await self._pool.run("UPDATE users SET time_zone = %s WHERE id = %s AND time_zone = ''", (time_zone, user_id))
+
     async def signed_in(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
         await self._changed(lines, SIGNED_IN, (self._now(), user_id))
 

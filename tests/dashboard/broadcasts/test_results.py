@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
 
 import attrs
 import pytest_twisted
 
 from mailsvc.dashboard.broadcasts.recipients import PROVIDERS, by_provider
-from mailsvc.dashboard.broadcasts.results import bar, expected_end
+from mailsvc.dashboard.broadcasts.results import _rows, bar, expected_end
 from mailsvc.store.broadcasts.overview import DomainShare, Waiting
 from mailsvc.store.broadcasts.values import MARKS, Broadcast
+from mailsvc.store.events.rollups import Count
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.broadcasts.rig import HOME, BroadcastPagesRig
 from tests.store.fixtures import NOW
@@ -46,6 +48,19 @@ def test_the_bar_has_a_part_for_each_state() -> None:
     }  # fmt: skip
     assert round(sum(part.share for part in parts)) == 100 and parts[1].start == parts[0].share
     assert bar(running(status="canceled"), dict.fromkeys(sums, 0), Waiting(0, 0))[0].name == "Not sent to"
+
+
+def test_days_are_those_of_the_zone_and_may_have_25_hours() -> None:
+    zone = ZoneInfo("Europe/Berlin")  # where clocks went back on 25 October 2026
+    since = datetime(2026, 10, 23, 22, 0, tzinfo=UTC)
+    counts = [Count(since + timedelta(hours=hours), None, None, None, "email.delivered", hours) for hours in range(24 * 4 + 1)]
+    rows = _rows(counts, since, since + timedelta(days=4), zone)
+    assert [at.isoformat() for at, _ in rows] == [
+        "2026-10-24T00:00:00+02:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00", "2026-10-27T00:00:00+01:00",
+    ]  # fmt: skip
+    assert [values[0][1] for _, values in rows] == [sum(range(24)), sum(range(24, 49)), sum(range(49, 73)), sum(range(73, 97))]
+    hours = _rows(counts, since, since + timedelta(hours=2), zone)
+    assert [(f"{at:%H:%M}", values[0][1]) for at, values in hours] == [("00:00", 0), ("01:00", 1), ("02:00", 2)]
 
 
 def test_domains_of_a_provider_are_added_up_and_small_ones_are_shown_together() -> None:

@@ -1,0 +1,43 @@
+"""Time zones: which ones a person can choose, and times as clocks in them show them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+AREAS = ("Africa", "America", "Antarctica", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
+
+
+class BadTime(ValueError):
+    """A time that somebody entered cannot be used. The text is a sentence for them."""
+
+
+@cache
+def names() -> frozenset[str]:
+    """The zones of places, and UTC: not the names that only tell how far a clock differs."""
+    return frozenset(name for name in available_timezones() if name == "UTC" or name.partition("/")[0] in AREAS)
+
+
+@cache
+def by_area() -> Mapping[str, Sequence[str]]:
+    """The zones of places by continent or ocean, for a list to choose from."""
+    return {area: sorted(name for name in names() if name.startswith(f"{area}/")) for area in AREAS}
+
+
+def named(name: str) -> ZoneInfo:
+    """The zone with this name, or UTC if there is none."""
+    return ZoneInfo(name if name in names() else "UTC")
+
+
+def entered(text: str, zone: ZoneInfo) -> datetime:
+    """The moment at which a clock in `zone` shows what somebody entered, in UTC. Raises BadTime."""
+    try:
+        local = datetime.fromisoformat(text).replace(tzinfo=zone)
+        at = local.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadTime("Enter a valid date and time.") from None
+    if at.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
+        raise BadTime(f"Clocks in {zone.key} skip this time. Choose another one.")
+    return at
