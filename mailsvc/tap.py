@@ -38,6 +38,7 @@ from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
 from mailsvc.http.api import Api
+from mailsvc.http.docs_site import pages as docs_pages
 from mailsvc.http.fields import Bounds
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
@@ -384,7 +385,7 @@ class Daemon:
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
-            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking)}, uploader=self.dashboard.uploader.account,
+            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking), **docs_pages(settings)}, uploader=self.dashboard.uploader.account,
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))

@@ -60,6 +60,7 @@ from mailsvc.dashboard.uploads import Uploader
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.names import suffixes
+from mailsvc.http import docs_site
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
@@ -240,7 +241,7 @@ class Assembly:
         )  # fmt: skip
 
     def _context(self) -> PageContext:
-        templates = formatting.environment(navigation=NAVIGATION, static=address)
+        templates = formatting.environment(navigation=NAVIGATION, static=address, has_docs=docs_site.ARCHIVE.is_file())
         return PageContext(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.encryption.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,

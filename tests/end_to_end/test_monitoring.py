@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import os
 import re
 import socket
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end import metrics_page
 from tests.end_to_end.rig import PROJECT, Daemon, eventually, free_port
 
 TOKEN = "a-token-for-the-monitor"
@@ -97,6 +99,14 @@ def test_every_alert_asks_for_figures_that_exist(daemon: Daemon) -> None:
     typed = set(re.findall(r"^# TYPE (mailsvc_\w+) (?:gauge|counter)$", text, re.MULTILINE))
     typed |= {f"{name}_bucket" for name in re.findall(r"^# TYPE (mailsvc_\w+) histogram$", text, re.MULTILINE)}
     assert used and not used - typed
+
+
+def test_the_reference_lists_every_metric(daemon: Daemon) -> None:
+    """To write the page again: WRITE=1 in the environment."""
+    page, text = PROJECT / "docs/metrics.md", answer(Local(daemon.folder / "metrics.sock"))[1]
+    if os.environ.get("WRITE"):
+        page.write_text(metrics_page.page(text), "utf-8")
+    assert page.read_text("utf-8") == metrics_page.page(text)
 
 
 def test_the_page_shows_figures_that_exist(daemon: Daemon) -> None:
