@@ -50,6 +50,14 @@ PARTS = {
     ),
     "Project": ("project/*",),
 }  # fmt: skip
+# What the theme leaves out, for people who use a keyboard or a screen reader.
+ACCESSIBLE = {
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Documentation">',
+    '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+}
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _LINK_TO_NOTES = re.compile(r"\[([^\[\]]+)\]\((?:[./\w]*/)?changes/[^()\s]*\)")
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -168,6 +176,9 @@ def pack(html: Path, archive: Path) -> None:
     scripts, styles, attributes = set[str](), set[str](), set[str]()
     for page in html.rglob("*.html"):
         text = page.read_text("utf-8")
+        for theirs, ours in ACCESSIBLE.items():
+            text = text.replace(theirs, ours)
+        page.write_text(text, "utf-8")
         scripts |= set(re.findall(r"<script>(.*?)</script>", text, re.DOTALL))
         styles |= set(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
         attributes |= set(re.findall(r'<[a-z]+ [^<>]*?style="([^"]*)"', text))

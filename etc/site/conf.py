@@ -17,6 +17,7 @@ pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-con
 html_theme = "furo"
 html_title = f"mailsvc {release}"
 html_static_path = [str(_HERE / "static")]
+html_favicon = str(_HERE.parents[1] / "mailsvc/dashboard/static/mark.svg")
 html_css_files = ["site.css"]
 html_js_files = [("try.js", {"defer": "defer"})]
 html_show_sourcelink = html_copy_source = html_show_copyright = html_show_sphinx = html_use_index = False

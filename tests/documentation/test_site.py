@@ -56,10 +56,9 @@ def test_nothing_comes_from_another_host(archive: Path) -> None:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, archive: Path) -> Iterator[Daemon]:
-    """With the site beside its module, where it was not before."""
-    place, inbox = PROJECT / "mailsvc/http/docs_site.zip", free_port()
-    if not place.exists():
-        shutil.copyfile(archive, place)
+    """With the site beside its module."""
+    inbox = free_port()
+    shutil.copyfile(archive, PROJECT / "mailsvc/http/docs_site.zip")
     changes: dict[str, dict[str, object]] = {
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{inbox}"}},
         "sandbox": {"listen": [f"tcp:{inbox}:interface=127.0.0.1"]},

@@ -26,7 +26,7 @@ function built(holder) {
   button.textContent = "Send";
   const output = document.createElement("pre");
   output.tabIndex = 0;
-  output.setAttribute("aria-live", "polite");
+  output.setAttribute("role", "log");
   output.setAttribute("aria-label", "Response");
   form.append(button);
   holder.append(form, output);
