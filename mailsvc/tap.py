@@ -38,7 +38,6 @@ from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
 from mailsvc.http.api import Api
-from mailsvc.http.docs_site import pages as docs_pages
 from mailsvc.http.fields import Bounds
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
@@ -208,8 +207,7 @@ class Daemon:
             lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
         self.reports = wiring.reports(self.settings, self.database, self.maintenance, self.threads.body, self.unix, self.held)
-        self.monitoring.add(metrics.returned(self.bounces))
-        self.monitoring.add(metrics.reports(self.reports))
+        self.monitoring.add(metrics.returned(self.bounces), metrics.reports(self.reports))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.resolver = self.new_resolver()  # for recipients' domains
         audit.start(self.settings.audit, pool, reactor, web, delivery.ehlo_name or "", self.opened, self.in_thread)
@@ -338,6 +336,7 @@ class Daemon:
         dsns = DsnSender(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
         self.opened.add("delivery status notifications", every(reactor, DSNS_EVERY, "sending delivery status notifications", dsns.send_due))
         context = await self.in_thread(lambda: wiring.certificates(smtp, host, reactor.seconds))
+        self.monitoring.add(metrics.certificate(lambda: context.expires_at))
         trusted = wiring.networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
         ports = Ports(host, wiring.smtp_limits(settings), context, relay.open_session, reactor, trusted).make(smtp.listen)
@@ -385,7 +384,7 @@ class Daemon:
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
-            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking), **docs_pages(settings)}, uploader=self.dashboard.uploader.account,
+            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking)}, uploader=self.dashboard.uploader.account,
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))

@@ -10,6 +10,7 @@ import gzip
 import json
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from html import escape
 from pathlib import Path, PurePosixPath
@@ -19,8 +20,6 @@ import attrs
 from twisted.web.http import CACHED
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
-
-from mailsvc.settings.schema import Settings
 
 HOME = "docs"
 ARCHIVE = Path(__file__).with_name("docs_site.zip")
@@ -57,6 +56,7 @@ class Site:
     files: Mapping[str, File]
 
 
+@cache
 def installed(archive: Path = ARCHIVE) -> Site | None:
     """The site, or None if it was not built."""
     if not archive.is_file():
@@ -82,10 +82,10 @@ def _csp(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def pages(settings: Settings) -> dict[str, Resource]:
-    """The site as a page of the API's server, if it was built. Only a development server lets its pages send requests."""
+def pages(*, can_try: bool) -> dict[str, Resource]:
+    """The site as a page of the API's server, if it was built."""
     site = installed()
-    return {} if site is None else {HOME: DocsSite(site, can_try=bool(settings.sandbox.listen))}
+    return {} if site is None else {HOME: DocsSite(site, can_try=can_try)}
 
 
 class DocsSite(Resource):

@@ -21,7 +21,9 @@ def test_a_link_that_leads_nowhere_is_found(link: str) -> None:
     assert builder().broken({**pages(), "new.md": f"# New\n\n[x]({link})\n"}) == [f"new.md: {link}"]
 
 
-@pytest.mark.parametrize("text", ["[x](api.md#sending)", "[x](#new)", "`[x](missing.md)`", "```\n[x](missing.md)\n```", "[x](files/etc/alerts.yml)"])
+@pytest.mark.parametrize(
+    "text", ["[x](api.md#sending)", "[x](#new)", "`[x](missing.md)`", "```\n[x](missing.md)\n```", "[x](files/etc/alerts.yml)"]
+)
 def test_other_links_and_those_in_code_are_left_alone(text: str) -> None:
     assert builder().broken({**pages(), "new.md": f"# New\n\n{text}\n"}) == []
 

@@ -26,7 +26,9 @@ CALLS = [
     for method, one in methods.items()
     if path not in ALIASES and "multipart/form-data" not in one.get("requestBody", {}).get("content", {})
 ]
-AWKWARD = Call("POST", "/emails", True, {"html": "<a href='x'>`$&\"#\\ \u20ac \U0001f44b</a>", "none": None, "yes": True, "list": [], "map": {}})
+AWKWARD = Call(
+    "POST", "/emails", True, {"html": "<a href='x'>`$&\"#\\ \u20ac \U0001f44b</a>", "none": None, "yes": True, "list": [], "map": {}}
+)
 
 
 class Recorder(BaseHTTPRequestHandler):

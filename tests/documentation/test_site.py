@@ -20,7 +20,12 @@ from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.screens import look_here
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PAGES = {"index": "docs-index", "reference/api/emails": "docs-reference", "tutorial/first-email": "docs-tutorial", "reference/errors": "docs-errors"}
+PAGES = {
+    "index": "docs-index",
+    "reference/api/emails": "docs-reference",
+    "tutorial/first-email": "docs-tutorial",
+    "reference/errors": "docs-errors",
+}
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +54,9 @@ def test_it_is_built_without_warnings_and_is_small(archive: Path) -> None:
 def test_nothing_comes_from_another_host(archive: Path) -> None:
     site = installed(archive)
     assert site is not None
-    loaded = re.compile(r"<(?:script|img|iframe)[^>]*? src=\"(?:https?:)?//|<link(?![^>]*rel=\"(?:canonical|next|prev)\")[^>]* href=\"(?:https?:)?//")
+    loaded = re.compile(
+        r"<(?:script|img|iframe)[^>]*? src=\"(?:https?:)?//|<link(?![^>]*rel=\"(?:canonical|next|prev)\")[^>]* href=\"(?:https?:)?//"
+    )
     pages = {name: gzip.decompress(file.packed).decode() for name, file in site.files.items() if name.endswith(".html")}
     assert not {name for name, text in pages.items() if loaded.search(text)}
 

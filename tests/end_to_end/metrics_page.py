@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 HEAD = """# Metrics
 
 What `/metrics` has, with the labels of each metric. [How to read them](operations.md#monitor); alert rules are in
-[etc/alerts.yml](../etc/alerts.yml). Besides these there are the usual `process_*` metrics. With a content filter,
+[etc/alerts.yml](../etc/alerts.yml), and a dashboard for Grafana is in [etc/monitoring/grafana.json](../etc/monitoring/grafana.json). Besides these there are the usual `process_*` metrics. With a content filter,
 `mailsvc_content_filter_total` counts messages by the filter's `action`.
 
 | metric | type | labels | meaning |
@@ -29,7 +29,7 @@ def page(text: str) -> str:
     """`text`: a response of /metrics."""
     rows = []
     for family in text_string_to_metric_families(text):
-        if family.name.startswith("mailsvc_"):
+        if family.name.startswith("mailsvc_") and not family.name.endswith("_created"):
             labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"}) or LABELS.get(family.name, [])
             name = family.name + SAMPLED.get(family.type, "")
             rows.append(f"| `{name}` | {family.type} | {', '.join(f'`{label}`' for label in labels)} | {family.documentation} |\n")

@@ -43,6 +43,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, port:
     listen = [f"unix:{folder}/metrics.sock", f"tcp:{port}:interface=127.0.0.1"]
     changes: dict[str, dict[str, object]] = {
         "metrics": {"listen": listen, "token": TOKEN},
+        "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         "sandbox": {"listen": [f"tcp:{inbox}:interface=127.0.0.1"]},
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{inbox}"}},
     }
@@ -92,8 +93,9 @@ def test_a_mail_is_counted_from_its_acceptance_to_its_delivery(daemon: Daemon) -
     assert now['mailsvc_processes{role="delivery"}'] == 1
 
 
-def test_every_alert_asks_for_figures_that_exist(daemon: Daemon) -> None:
-    rules = (PROJECT / "etc/alerts.yml").read_text("utf-8")
+@pytest.mark.parametrize("file", ["alerts.yml", "monitoring/alerts_test.yml", "monitoring/growth_test.yml", "monitoring/grafana.json"])
+def test_alerts_and_the_dashboard_ask_for_figures_that_exist(daemon: Daemon, file: str) -> None:
+    rules = (PROJECT / "etc" / file).read_text("utf-8")
     used = set(re.findall(r"mailsvc_\w+", rules))
     _, text = answer(Local(daemon.folder / "metrics.sock"))
     typed = set(re.findall(r"^# TYPE (mailsvc_\w+) (?:gauge|counter)$", text, re.MULTILINE))

@@ -48,7 +48,7 @@ def node(call: Call) -> str:
 
 
 def python(call: Call) -> str:
-    headers = ", ".join(call.headers("\"Authorization\": f\"Bearer {os.environ['API_KEY']}\"", '"Content-Type": "application/json"'))
+    headers = ", ".join(call.headers('"Authorization": f"Bearer {os.environ[\'API_KEY\']}"', '"Content-Type": "application/json"'))
     arguments = [f'os.environ["BASE_URL"] + "{call.path}"', f'method="{call.method}"']
     arguments += [f"headers={{{headers}}}"] if headers else []
     arguments += [f"data=json.dumps({_literal(call.body, '    ')}).encode()"] if call.body is not None else []
@@ -126,7 +126,10 @@ def rust(call: Call) -> str:
     if call.body is not None:
         steps += ['.header("Content-Type", "application/json")', f'.body(r##"{call.json}"##)']
     chain = "".join(f"\n        {step}" for step in [*steps, ".send()?"])
-    lines = ['// Cargo.toml: reqwest = { version = "0.12", features = ["blocking"] }', "fn main() -> Result<(), Box<dyn std::error::Error>> {"]
+    lines = [
+        '// Cargo.toml: reqwest = { version = "0.12", features = ["blocking"] }',
+        "fn main() -> Result<(), Box<dyn std::error::Error>> {",
+    ]
     lines += [base, *[key] * call.key, f"    let response = reqwest::blocking::Client::new(){chain};"]
     return "\n".join([*lines, '    println!("{} {}", response.status(), response.text()?);', "    Ok(())", "}"])
 
