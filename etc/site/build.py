@@ -60,7 +60,7 @@ ACCESSIBLE = {
 }
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _LINK_TO_NOTES = re.compile(r"\[([^\[\]]+)\]\((?:[./\w]*/)?changes/[^()\s]*\)")
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 def description() -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _trees(pages: dict[str, str]) -> Iterator[str]:
 def anchors(text: str) -> set[str]:
     """The anchors of the headings of a page."""
     found: dict[str, int] = {}
-    for heading in re.findall(r"^#{1,4} (.+?)\s*$", _FENCE.sub("", text), re.MULTILINE):
+    for heading in re.findall(r"^#{1,4} (.+?)\s*$", _CODE.sub("", text), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         found[slug] = found.get(slug, -1) + 1
@@ -141,7 +141,7 @@ def broken(pages: dict[str, str]) -> list[str]:
     known = {path: anchors(text) for path, text in pages.items()}
     wrong = []
     for path, text in pages.items():
-        for link in _LINK.findall(re.sub(r"`[^`\n]*`", "", _FENCE.sub("", text))):
+        for link in _LINK.findall(re.sub(r"`[^`\n]*`", "", _CODE.sub("", text))):
             target, _, anchor = link.partition("#")
             if ":" in target:
                 continue
@@ -172,7 +172,7 @@ def write_sources(folder: Path) -> None:
 
 
 def pack(html: Path, archive: Path) -> None:
-    """All files, each compressed with gzip, and what the server needs to know: the release, and the hashes of scripts and styles in pages."""
+    """All files, compressed with gzip, and what the server needs to know: the release, and the hashes of scripts and styles in pages."""
     scripts, styles, attributes = set[str](), set[str](), set[str]()
     for page in html.rglob("*.html"):
         text = page.read_text("utf-8")
@@ -209,11 +209,11 @@ def main() -> None:
         source, html = Path(work, "source"), Path(work, "html")
         write_sources(source)
         options = ["--quiet", "--fail-on-warning", "--keep-going", "--jobs", "auto", "--conf-dir", str(HERE), "--builder", "html"]
-        done = subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(html)], check=False)
+        done = subprocess.run([sys.executable, "-m", "sphinx", *options, str(source), str(html)], check=False)  # noqa: S603
         if done.returncode:
             sys.exit(done.returncode)
         pack(html, given.archive)
-    print(f"{given.archive}: {given.archive.stat().st_size} bytes")
+    print(f"{given.archive}: {given.archive.stat().st_size} bytes")  # noqa: T201
 
 
 if __name__ == "__main__":

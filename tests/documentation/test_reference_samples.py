@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -34,7 +34,7 @@ AWKWARD = Call(
 class Recorder(BaseHTTPRequestHandler):
     """Answers every request with 200, and keeps it."""
 
-    received: list[tuple[str, str, str | None, Any]] = []
+    received: ClassVar[list[tuple[str, str, str | None, Any]]] = []
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))

@@ -6,9 +6,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 HEAD = """# Metrics
 
-What `/metrics` has, with the labels of each metric. [How to read them](operations.md#monitor); alert rules are in
-[etc/alerts.yml](../etc/alerts.yml), and a dashboard for Grafana is in [etc/monitoring/grafana.json](../etc/monitoring/grafana.json). Besides these there are the usual `process_*` metrics. With a content filter,
-`mailsvc_content_filter_total` counts messages by the filter's `action`.
+What `/metrics` has, with the labels of each metric. [How to read them](operations.md#monitor). Alert rules are in
+[etc/alerts.yml](../etc/alerts.yml), and a dashboard for Grafana is in [etc/monitoring/grafana.json](../etc/monitoring/grafana.json).
+Besides these there are the usual `process_*` metrics. With a content filter, `mailsvc_content_filter_total` counts messages by the
+filter's `action`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""A page for each collection of the API, from its OpenAPI description: fields, parameters, samples, responses, and a form to try it. Pure."""
+"""A page for each collection of the API, from its OpenAPI description: fields, samples, responses, and a form to try it. Pure."""
 
 from __future__ import annotations
 
@@ -172,4 +172,4 @@ def code(syntax: str, value: Any) -> str:
 
 def table(head: tuple[str, ...], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(re.sub(r"\s*\n\s*", " ", cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -18,8 +18,8 @@ def errors(document: Mapping[str, Any]) -> str:
     names = document["components"]["schemas"]["Error"]["properties"]["name"]["enum"]
     parts = [
         "# Errors",
-        "An error is one flat object. `statusCode` is also the status of the response, `name` is for programs, and `message` is for people: "
-        "it names the field that is wrong and says what to do.",
+        "An error is one flat object. `statusCode` is also the status of the response, `name` is for programs, and `message` is for "
+        "people: it names the field that is wrong and says what to do.",
     ]
     for status, (about, name, message) in ERRORS.items():
         parts += [f"## Status {status}", about, code("json", {"statusCode": status, "message": message, "name": name})]

@@ -127,7 +127,7 @@ def rust(call: Call) -> str:
         steps += ['.header("Content-Type", "application/json")', f'.body(r##"{call.json}"##)']
     chain = "".join(f"\n        {step}" for step in [*steps, ".send()?"])
     lines = [
-        '// Cargo.toml: reqwest = { version = "0.12", features = ["blocking"] }',
+        '// Needs the crate reqwest 0.12 with its feature "blocking".',
         "fn main() -> Result<(), Box<dyn std::error::Error>> {",
     ]
     lines += [base, *[key] * call.key, f"    let response = reqwest::blocking::Client::new(){chain};"]
