@@ -3,9 +3,11 @@ FROM debian:12-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv ca-certificates && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY . .
-# The wheel, with the dashboard's npm packages; then an environment with the tested versions of all packages.
+# The wheel, with the dashboard's npm packages and the documentation site; then an environment with the tested versions of all packages.
 RUN python3 -m venv /tools \
     && etc/packages /tools \
+    && /tools/bin/pip install --quiet --constraint requirements-dev.lock '.[docs]' \
+    && PYTHONPATH=. /tools/bin/python3 etc/site/build.py mailsvc/http/docs_site.zip \
     && etc/wheel /tools/bin/python3 /wheel
 RUN python3 -m venv /opt/mailsvc \
     && /opt/mailsvc/bin/pip install --quiet --require-hashes --requirement requirements.lock \

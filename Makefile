@@ -13,10 +13,12 @@ WORKERS ?= 2
 BOUNCES ?=
 FULL   ?= hostile chaos million webhooks bench broadcasts tracking contacts
 
+# The documentation site, which the daemon serves at /docs/.
+SITE = mailsvc/http/docs_site.zip
 # The last file that etc/packages installs.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test test-slow lint bench bounces chaos full ci-contract wheel deb try-deb try-image
+.PHONY: run test test-slow lint bench bounces chaos docs full ci-contract wheel deb try-deb try-image
 .SILENT:
 .NOTPARALLEL:
 
@@ -74,12 +76,15 @@ full: $(VENV)/.installed-test $(PACKAGES)
 ci-contract: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile -m "$(MARKS)" $(ARGS)
 
+# Builds the documentation site. A server that is started afterwards serves it at /docs/, and packages contain it.
+docs: $(SITE)
+
 # Builds the wheel for servers into dist/.
-wheel: $(VENV)/.installed $(PACKAGES)
+wheel: $(VENV)/.installed $(PACKAGES) $(SITE)
 	etc/wheel "$(VENV)/bin/python" dist
 
 # Builds the Debian package into dist/. `make try-deb` tries it in a clean Debian 12: minutes, as root, with mmdebstrap.
-deb: $(VENV)/.installed $(PACKAGES)
+deb: $(VENV)/.installed $(PACKAGES) $(SITE)
 	etc/deb/build "$(VENV)/bin/python" dist $(VERSION)
 
 try-deb: deb
@@ -100,14 +105,22 @@ $(VENV)/.installed: setup.cfg requirements-dev.lock | $(VENV)/bin/python
 	touch "$@"
 
 $(VENV)/.installed-test: setup.cfg requirements-dev.lock tests/end_to_end/clients/node/package-lock.json | $(VENV)/bin/python
-	etc/install "$(VENV)" embedded,test
+	etc/install "$(VENV)" embedded,test,docs
 	etc/node-libraries "$(VENV)"
 	touch "$(VENV)/.installed" "$@"
 
 $(VENV)/.installed-dev: setup.cfg requirements-dev.lock tests/end_to_end/clients/node/package-lock.json | $(VENV)/bin/python
-	etc/install "$(VENV)" embedded,test,dev
+	etc/install "$(VENV)" embedded,test,docs,dev
 	etc/node-libraries "$(VENV)"
 	touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
+
+$(VENV)/.installed-docs: setup.cfg requirements-dev.lock | $(VENV)/bin/python
+	etc/install "$(VENV)" embedded,docs
+	touch "$@"
+
+$(SITE): $(VENV)/.installed-docs $(wildcard *.md docs/*.md docs/*/*.md etc/site/* etc/site/*/* mailsvc/http/*.py mailsvc/http/*/*.py) \
+		$(wildcard mailsvc/http/*/*/*.py mailsvc/settings/*.py) mailsvc/__init__.py
+	PYTHONPATH=. "$(VENV)/bin/python" etc/site/build.py $(SITE)
 
 $(PACKAGES): mailsvc/dashboard/package.json mailsvc/dashboard/package-lock.json $(wildcard etc/editor/*) | $(VENV)/bin/python
 	etc/packages "$(VENV)"

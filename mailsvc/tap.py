@@ -207,8 +207,7 @@ class Daemon:
             lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
         self.reports = wiring.reports(self.settings, self.database, self.maintenance, self.threads.body, self.unix, self.held)
-        self.monitoring.add(metrics.returned(self.bounces))
-        self.monitoring.add(metrics.reports(self.reports))
+        self.monitoring.add(metrics.returned(self.bounces), metrics.reports(self.reports))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.resolver = self.new_resolver()  # for recipients' domains
         audit.start(self.settings.audit, pool, reactor, web, delivery.ehlo_name or "", self.opened, self.in_thread)
@@ -337,6 +336,7 @@ class Daemon:
         dsns = DsnSender(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
         self.opened.add("delivery status notifications", every(reactor, DSNS_EVERY, "sending delivery status notifications", dsns.send_due))
         context = await self.in_thread(lambda: wiring.certificates(smtp, host, reactor.seconds))
+        self.monitoring.add(metrics.certificate(lambda: context.expires_at))
         trusted = wiring.networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
         ports = Ports(host, wiring.smtp_limits(settings), context, relay.open_session, reactor, trusted).make(smtp.listen)

@@ -425,7 +425,7 @@ def test_what_is_declared_is_imported():
 
 def test_the_lock_has_a_version_of_everything_that_is_declared():
     lock = {normal(line.split("==")[0]) for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if "==" in line}
-    extras = {name for extra in ("embedded", "test", "dev") for name in declared(extra, "options.extras_require")}
+    extras = {name for extra in ("embedded", "test", "docs", "dev") for name in declared(extra, "options.extras_require")}
     assert declared("install_requires") | extras <= lock
 
 

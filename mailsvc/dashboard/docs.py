@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import attrs
 
-BASE = "/docs"
+from mailsvc.http import docs_site
+
+BASE = f"/{docs_site.HOME}/{docs_site.LATEST}"
 
 
 @attrs.frozen
@@ -39,9 +43,10 @@ CHAPTERS = {
 }
 
 
+@cache
 def installed() -> bool:
-    """Whether this service has the documentation at BASE. Links to it are only shown then."""
-    return False
+    """Whether this process serves the documentation, which it reads once when it starts. Links to it are only shown then."""
+    return docs_site.ARCHIVE.is_file()
 
 
 def chapter(path: str) -> Chapter:

@@ -14,6 +14,7 @@ from twisted.web.resource import Resource
 from mailsvc.accounts.quota import Quotas
 from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.clock import unix
+from mailsvc.http import docs_site
 from mailsvc.http.fields import Bounds
 from mailsvc.http.gate import Gate, Limits, Networks, Uploader
 from mailsvc.http.openapi import Description, document
@@ -110,7 +111,7 @@ class Api:
         gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed, self.uploader)
         unsubscribe = {} if self.broadcasts is None else {"unsubscribe": UnsubscribePage(self.broadcasts).app.resource()}
         confirm = {} if self.audience is None else {"confirm": ConfirmationPage(self.audience).app.resource()}
-        pages = {**self.pages, **unsubscribe, **confirm}
+        pages = {**docs_site.pages(can_try=self.inbox is not None), **self.pages, **unsubscribe, **confirm}
         return ApiSite({**self._resources(), **pages}, gate, self.reactor, self.trusted, self.recorder, pages, self.in_thread)
 
     def document(self) -> dict[str, Any]:

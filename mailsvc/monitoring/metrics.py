@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from shutil import disk_usage
 from typing import Any
 
 import attrs
@@ -117,6 +119,9 @@ def installation(exposition: Exposition, reading: Reading) -> None:
     exposition.gauge("processes", "Live processes, by role.", _each(reading.processes), ("role",))
     exposition.gauge("webhook_messages", "Queued webhook messages.", reading.webhooks)
     exposition.gauge("webhook_oldest_seconds", "Seconds since the event of the oldest queued webhook message.", reading.webhooks_oldest)
+    exposition.gauge("database_bytes", "Size of the database with its indexes.", reading.database_bytes)
+    about = "Whether mail is on hold because the database was restored from a backup: 1 or 0."
+    exposition.gauge("database_restored", about, int(reading.restored))
     exposition.gauge("ledger_events", "Committed events without a number (at most 100000).", reading.ledger.events)
     exposition.gauge("ledger_lag_seconds", "Seconds since the oldest event without a number was committed.", reading.ledger.seconds)
 
@@ -125,6 +130,8 @@ def database(pool: Any, notifications: Any) -> Callable[[Exposition], None]:
     def write(exposition: Exposition) -> None:
         connections = {("busy",): pool.busy, ("idle",): pool.connections - pool.busy}
         exposition.gauge("pool_connections", "Database connections, by state.", connections, ("state",))
+        about = "Whether Postgres can write, as far as this process knows: 0 if its disk or memory is full."
+        exposition.gauge("database_writable", about, int(pool.problem is None))
         exposition.gauge("pool_waiting", "Callers waiting for a database connection.", pool.waiting)
         exposition.counter("pool_statements", "SQL statements.", pool.statements)
         exposition.counter("pool_commits", "Committed transactions of several statements.", pool.commits)
@@ -132,6 +139,21 @@ def database(pool: Any, notifications: Any) -> Callable[[Exposition], None]:
         exposition.counter("bell_rings", "Deprecated: use mailsvc_notifications_sent_total.", notifications.sent)  # until the next release
 
     return write
+
+
+def disk(folder: str) -> Callable[[Exposition], None]:
+    """The disk of temporary files; that of the database is the Postgres server's."""
+
+    def write(exposition: Exposition) -> None:
+        exposition.gauge("temporary_free_bytes", "Free bytes of the disk with large bodies in progress (TMPDIR).", disk_usage(folder).free)
+
+    return write
+
+
+def certificate(expires_at: Callable[[], datetime]) -> Callable[[Exposition], None]:
+    """The certificate of the SMTP ports."""
+    about = "When the certificate of the SMTP ports expires, in seconds since 1970."
+    return lambda exposition: exposition.gauge("certificate_expires_timestamp_seconds", about, expires_at().timestamp())
 
 
 def batches(found: Mapping[str, Any]) -> Callable[[Exposition], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ class Monitoring:
     def __attrs_post_init__(self) -> None:
         self.vitals = Vitals(self.pool, self.reactor)
         own = [metrics.database(self.pool, self.notifications), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
+        own.append(metrics.disk(tempfile.gettempdir()))
         self._metrics = Metrics(Figures(self.pool, self.reactor, self.lease).read, own)
 
     async def start(self, opened: Opened) -> None:

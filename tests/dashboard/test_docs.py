@@ -41,5 +41,5 @@ async def test_pages_link_to_the_documentation_where_it_is_installed(pool: Pool,
     rig = DashboardRig(pool)
     await rig.person("ann@example.com")
     page = (await (await rig.inside("ann@example.com")).get("/dashboard/webhooks")).text
-    assert ('href="/docs/webhooks.html">Documentation: Webhooks' in page) is installed
-    assert ('href="/docs/"' in page) is installed
+    assert ('href="/docs/latest/webhooks.html">Documentation: Webhooks' in page) is installed
+    assert ('href="/docs/latest/index.html"' in page) is installed

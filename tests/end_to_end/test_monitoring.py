@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import os
 import re
 import socket
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end import metrics_page
 from tests.end_to_end.rig import PROJECT, Daemon, eventually, free_port
 
 TOKEN = "a-token-for-the-monitor"
@@ -41,6 +43,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, port:
     listen = [f"unix:{folder}/metrics.sock", f"tcp:{port}:interface=127.0.0.1"]
     changes: dict[str, dict[str, object]] = {
         "metrics": {"listen": listen, "token": TOKEN},
+        "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         "sandbox": {"listen": [f"tcp:{inbox}:interface=127.0.0.1"]},
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{inbox}"}},
     }
@@ -90,13 +93,22 @@ def test_a_mail_is_counted_from_its_acceptance_to_its_delivery(daemon: Daemon) -
     assert now['mailsvc_processes{role="delivery"}'] == 1
 
 
-def test_every_alert_asks_for_figures_that_exist(daemon: Daemon) -> None:
-    rules = (PROJECT / "etc/alerts.yml").read_text("utf-8")
+@pytest.mark.parametrize("file", ["alerts.yml", "monitoring/alerts_test.yml", "monitoring/growth_test.yml", "monitoring/grafana.json"])
+def test_alerts_and_the_dashboard_ask_for_figures_that_exist(daemon: Daemon, file: str) -> None:
+    rules = (PROJECT / "etc" / file).read_text("utf-8")
     used = set(re.findall(r"mailsvc_\w+", rules))
     _, text = answer(Local(daemon.folder / "metrics.sock"))
     typed = set(re.findall(r"^# TYPE (mailsvc_\w+) (?:gauge|counter)$", text, re.MULTILINE))
     typed |= {f"{name}_bucket" for name in re.findall(r"^# TYPE (mailsvc_\w+) histogram$", text, re.MULTILINE)}
     assert used and not used - typed
+
+
+def test_the_reference_lists_every_metric(daemon: Daemon) -> None:
+    """To write the page again: WRITE=1 in the environment."""
+    page, text = PROJECT / "docs/metrics.md", answer(Local(daemon.folder / "metrics.sock"))[1]
+    if os.environ.get("WRITE"):
+        page.write_text(metrics_page.page(text), "utf-8")
+    assert page.read_text("utf-8") == metrics_page.page(text)
 
 
 def test_the_page_shows_figures_that_exist(daemon: Daemon) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import time
 from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 
 from mailsvc.clock import TimeOfDay, ahead, held, unix
 from mailsvc.monitoring.listener import MetricsPage, private
-from mailsvc.monitoring.metrics import Exposition, Metrics, returned
+from mailsvc.monitoring.metrics import Exposition, Metrics, certificate, database, disk, returned
 from mailsvc.monitoring.reactor_lag import EVERY, ReactorLag
 from mailsvc.outcome import Delivered
 from mailsvc.store.events.ledger import Lag
@@ -25,7 +27,7 @@ from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Slowdown
 from tests.store.fixtures import DAY, NOW, REGION, StoreRig, email
 
-READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
+READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5, 8192, True)
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:
@@ -50,6 +52,7 @@ async def test_metrics_of_the_process_and_the_database_are_one_response() -> Non
     assert found[("mailsvc_ledger_events",)] == 7
     assert found[("mailsvc_webhook_messages",)] == 4 and found[("mailsvc_webhook_oldest_seconds",)] == 9.5
     assert found[("mailsvc_database_up",)] == 1
+    assert found[("mailsvc_database_bytes",)] == 8192 and found[("mailsvc_database_restored",)] == 1
     assert found["mailsvc_reactor_lag_seconds_bucket", "0.025"] == 1 and found["mailsvc_reactor_lag_seconds_bucket", "0.01"] == 0
     assert samples(await metrics.text())["mailsvc_accepted_total", "api"] == 5  # counters are not added up twice
 
@@ -78,6 +81,23 @@ async def test_without_a_database_the_metrics_of_the_process_remain() -> None:
     assert found[("mailsvc_database_up",)] == 0
     assert found[("mailsvc_lanes",)] == 4
     assert ("mailsvc_queue_unexplained",) not in found
+
+
+def test_what_this_machine_and_its_certificate_can_run_out_of(tmp_path: Path) -> None:
+    exposition, expiry = Exposition(), datetime(2027, 1, 1, tzinfo=UTC)
+    for source in (disk(str(tmp_path)), certificate(lambda: expiry)):
+        source(exposition)
+    found = samples(exposition.text())
+    assert found[("mailsvc_certificate_expires_timestamp_seconds",)] == expiry.timestamp()
+    assert found[("mailsvc_temporary_free_bytes",)] > 0
+
+
+def test_a_database_that_cannot_write_is_visible() -> None:
+    pool = SimpleNamespace(busy=0, connections=1, waiting=0, statements=0, commits=0, problem=None)
+    for pool.problem, writable in ((None, 1), ("disk full", 0)):
+        exposition = Exposition()
+        database(pool, SimpleNamespace(sent=0))(exposition)
+        assert samples(exposition.text())[("mailsvc_database_writable",)] == writable
 
 
 def get(path: bytes, token: str | None, authorization: str | None) -> tuple[int, bytes]:

@@ -54,16 +54,27 @@ class Certificates:
         self._context = self._load()
 
     def serverConnectionForTLS(self, protocol: object) -> SSL.Connection:
-        if self._seconds() >= self._checked_at + _CHECK_EVERY:
-            self._checked_at = self._seconds()
-            self._renew()
+        self._look()
         return SSL.Connection(self._context, None)
 
+    @property
+    def expires_at(self) -> datetime:
+        """When the certificate in use expires; a renewed one is used from now on."""
+        self._look()
+        return self._expires_at
+
     def _load(self) -> SSL.Context:
-        context: SSL.Context = server_context(self._certificate, self._key).getContext()
+        options: Any = server_context(self._certificate, self._key)
+        context: SSL.Context = options.getContext()
+        self._expires_at: datetime = options.certificate.not_valid_after_utc
         context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
         context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # idle connections keep no buffers
         return context
+
+    def _look(self) -> None:
+        if self._seconds() >= self._checked_at + _CHECK_EVERY:
+            self._checked_at = self._seconds()
+            self._renew()
 
     def _renew(self) -> None:
         try:

@@ -18,6 +18,7 @@ from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import LIVE, SILENT
+from mailsvc.store.queue.restore_guard import REASON as RESTORED
 
 # IDs begin with the time in milliseconds (RFC 9562 §5.7).
 WAITING = """
@@ -36,6 +37,8 @@ OVERDUE = """
     )
 """
 WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'
+DATABASE = "SELECT pg_database_size(current_database())"
+HELD = "SELECT count(*) FROM destinations WHERE reason = %s AND until > %s"
 RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY state"
 
 
@@ -62,6 +65,8 @@ class Reading:
     ledger: Lag
     webhooks: int
     webhooks_oldest: float
+    database_bytes: int
+    restored: bool  # mail is on hold because of it
 
 
 @attrs.define(eq=False)
@@ -81,6 +86,8 @@ class Figures:
         [(due,)] = await pool.rows(OVERDUE, (now, now, now))
         [(leases,)] = await pool.rows(LEASES, (self.lease(),))
         [(messages, first)] = await pool.rows(WEBHOOKS)
+        [(size,)] = await pool.rows(DATABASE)
+        [(held_back,)] = await pool.rows(HELD, (RESTORED, now))
         return Reading(
             waiting=waiting,
             unexplained=await Queue(pool).unexplained(now),
@@ -91,6 +98,8 @@ class Figures:
             ledger=await EventLedger(pool).lag(now),
             webhooks=messages,
             webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
+            database_bytes=size,
+            restored=held_back > 0,
         )
 
 

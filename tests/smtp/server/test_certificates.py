@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,15 @@ def replace(folder: Path, name: str) -> None:
         os.replace(new, old)
 
 
-def test_new_connections_use_a_renewed_certificate(tmp_path: Path) -> None:
+def test_new_connections_use_a_renewed_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     certificates = Certificates(*self_signed(tmp_path, "old.example"), clock.seconds)
-    before = certificates.serverConnectionForTLS(None)
+    before, expiry = certificates.serverConnectionForTLS(None), certificates.expires_at
+    monkeypatch.setattr("mailsvc.smtp.server.certificates._LIFETIME", timedelta(days=10))
     replace(tmp_path, "new.example")
+    assert certificates.expires_at == expiry
     clock.advance(11)
+    assert certificates.expires_at < expiry, "the renewed one, although nobody has connected"
     assert names(certificates.serverConnectionForTLS(None)) == "new.example"
     assert names(before) == "old.example"
 

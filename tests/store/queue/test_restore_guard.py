@@ -8,7 +8,9 @@ from pathlib import Path
 import attrs
 import pytest
 import pytest_twisted
+from twisted.internet.task import Clock
 
+from mailsvc.store.logs.figures import Figures
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import holds
 from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Marker, Place, RestoreGuard, judge
@@ -48,9 +50,14 @@ async def test_a_restored_database_holds_all_regions_until_released(pool: Pool) 
     assert await RestoreGuard(pool, None, "near").check() is None
     assert await held(pool) == []
     await pool.run("UPDATE house SET relation = relation - 1")
+    figures = Figures(pool, Clock(), lambda: 1)
+    assert (await figures.read()).restored is False
     assert await RestoreGuard(pool, None, "near").check() == DUMP
+    found = await figures.read()
+    assert found.restored is True and found.database_bytes > 1_000_000
     assert [region for region, _ in await held(pool)] == ["far", "near"]
     assert await holds.release_everything(pool, 0.0) == 2
+    assert (await figures.read()).restored is False
     assert await RestoreGuard(pool, None, "near").check() is None  # it is known to be here by now
     assert await held(pool) == []
 
