@@ -72,7 +72,7 @@ full: $(VENV)/.installed-test $(PACKAGES)
 	done; \
 	echo "failed:$${failed:- none}"; [ -z "$$failed" ]
 
-# The part of `make test` to run on every supported Python. On every supported Postgres: MARKS=postgres.
+# The part of `make test` to run on every supported Python. On every supported Postgres: MARKS=postgres. On Citus: MARKS=cells.
 ci-contract: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile -m "$(MARKS)" $(ARGS)
 

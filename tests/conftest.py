@@ -21,10 +21,12 @@ import pytest_twisted
 from hypothesis import settings
 from psycopg2.extensions import make_dsn
 
+from mailsvc.store.postgres.cells import directly, through_citus
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.partitions import days
 from mailsvc.store.postgres.pool import Pool
+from tests.citus import CELL, close, create_cell, is_citus
 
 _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # durability is not needed
@@ -39,6 +41,19 @@ settings.load_profile("mailsvc")
 _RUNNING = ("cli/test_audited.py", "end_to_end/test_start.py", "end_to_end/relay/test_relay.py", "end_to_end/clients/test_python_client.py")
 CONTRACT = ("mail", "http", "store/mail", "store/queue", *_RUNNING)
 POSTGRES = ("store", *_RUNNING)  # what depends on the version of Postgres
+# The ways in which the store's statements use tables, and what is different in a cell.
+CELLS = tuple(
+    f"store/{name}.py"
+    for name in (
+        "postgres/test_cells",
+        "mail/test_accept",
+        "queue/test_settle",
+        "queue/test_processes",
+        "events/test_ledger",
+        "logs/test_retention",
+        "tracking/test_hits",
+    )
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,6 +64,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.contract)
         if item.get_closest_marker("slow") is None and place.startswith(POSTGRES) and "postgres" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
+            if place in CELLS:
+                item.add_marker(pytest.mark.cells)
 
 
 def _administer(dsn: str, *statements: str) -> None:
@@ -94,10 +111,16 @@ def template(postgres: str) -> Iterator[str]:
     """The name of a database with the schema and today's partitions."""
     name = f"mailsvc_template_{os.getpid()}"
     _administer(postgres, f"CREATE DATABASE {name}")
-    migrate(make_dsn(postgres, dbname=name))
+    dsn, citus = make_dsn(postgres, dbname=name), is_citus(postgres)
+    if citus:
+        dsn = create_cell(_administer, dsn)
+    migrate(dsn)
     _administer(
-        make_dsn(postgres, dbname=name), *(statement for day in days(datetime.now(UTC), days_ahead=1) for statement in day.values())
+        through_citus(dsn, CELL) if citus else dsn,
+        *(statement for day in days(datetime.now(UTC), days_ahead=1) for both in day.values() for statement in both),
     )
+    if citus:
+        close(_administer, postgres, name)
     yield name
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -106,7 +129,8 @@ def template(postgres: str) -> Iterator[str]:
 def _fresh(postgres: str, template: str) -> Iterator[str]:
     name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
     _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")  # a third faster than WAL_LOG here
-    yield make_dsn(postgres, dbname=name)
+    dsn = make_dsn(postgres, dbname=name)
+    yield directly(dsn, CELL) if is_citus(postgres) else dsn
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def fan_out(folder: Path, count: int) -> None:
         migrate(dsn)
         with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
             for day in days(datetime.now(UTC), days_ahead=1):
-                for statement in day.values():
+                for statement in chain.from_iterable(day.values()):
                     cursor.execute(statement)
         connection.close()
         react(lambda reactor: Deferred.fromCoroutine(_fill(reactor, dsn, count)), _reactor=_reactor())

@@ -38,8 +38,9 @@ def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[.
         if path.stem <= LAST:
             shutil.copy(path, files)
     assert migrate(dsn, str(files))[-1] == LAST
-    partitions = {name: sql for day in days(datetime.now(UTC), days_ahead=1) for name, sql in day.items()}
-    administer(dsn, *(sql for name, sql in partitions.items() if not name.startswith("hits_")))  # a table of a later release
+    partitions = {name: both for day in days(datetime.now(UTC), days_ahead=1) for name, both in day.items()}
+    # "hits" is a table of a later release.
+    administer(dsn, *(sql for name, both in partitions.items() if not name.startswith("hits_") for sql in both))
     yield dsn
     administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -26,13 +26,23 @@ from mailsvc.store.sql import Columns
 Origin = Literal["bounce", "complaint", "manual"]
 
 COLUMNS = Columns.named("id", "email", "origin", "source_id", "reason", "created_at")
+
+
+def data_of(table: str) -> str:
+    """The data of the event about a row of `table`, as SQL."""
+    return (
+        f"jsonb_build_object('id', {table}.id, 'email', {table}.email, 'origin', {table}.origin, 'source_id', {table}.source_id,"
+        f""" 'created_at', to_char({table}.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))"""
+    )
+
+
 # Sorted, so that concurrent adds of the same addresses cannot deadlock.
 ADD = f"""
 INSERT INTO suppressions AS s (id, account_id, address, email, origin, source_id, reason, created_at)
 SELECT DISTINCT ON (lower(g.email)) g.id, %s, lower(g.email), g.email, %s, %s, %s, %s
 FROM unnest(%s::uuid[], %s::text[]) AS g(id, email) ORDER BY lower(g.email), g.id
 ON CONFLICT (account_id, address) DO NOTHING
-RETURNING {COLUMNS}, told_of(s)
+RETURNING {COLUMNS}, {data_of("s")}
 """
 NAMED = f"""
 SELECT {COLUMNS.of_table("s")} FROM unnest(%s::text[]) WITH ORDINALITY AS g(email, number)
@@ -43,7 +53,7 @@ GET = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %s AND id = %s"
 REMOVE = f"""
 DELETE FROM suppressions s
 WHERE s.account_id = %s AND (s.id = ANY (%s::uuid[]) OR s.address = ANY (ARRAY(SELECT lower(g) FROM unnest(%s::text[]) g)))
-RETURNING {COLUMNS}, told_of(s)
+RETURNING {COLUMNS}, {data_of("s")}
 """
 _LIST = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %(account_id)s AND (%(origin)s IS NULL OR origin = %(origin)s)"
 OLDER = f"{_LIST} AND (%(after)s IS NULL OR id < %(after)s) ORDER BY id DESC LIMIT %(limit)s"

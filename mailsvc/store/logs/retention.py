@@ -15,6 +15,7 @@ import attrs
 
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.people.audit import Line, changed
+from mailsvc.store.postgres.cells import PARTITIONS, PARTITIONS_OF_CELL, PLACES, PLACES_IN_CELL, cell_of
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.errors import Contention, TimedOut
 from mailsvc.store.postgres.partitions import name_of
@@ -58,13 +59,11 @@ KINDS: Mapping[str, Kind] = {
 }
 
 _PARTITIONS = """
-SELECT c.relname, pg_relation_size(c.oid) > 0 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = %s::regclass ORDER BY 1
+SELECT name, pg_relation_size(place) > 0 FROM {partitions} WHERE parent = %s ORDER BY 1
 """
 _SIZES = """
-SELECT p.relname, sum(pg_total_relation_size(c.oid))::bigint, min(c.relname) FILTER (WHERE pg_relation_size(c.oid) > 0)
-FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_class c ON c.oid = i.inhrelid
-WHERE p.relname = ANY (%s) GROUP BY 1
+SELECT parent, sum(pg_total_relation_size(place))::bigint, min(name) FILTER (WHERE pg_relation_size(place) > 0)
+FROM {partitions} WHERE parent = ANY (%s) GROUP BY 1
 """
 _ACCOUNTS = """
 SELECT id, coalesce(retention, '{}') || CASE WHEN 'bodies' = ANY (minimize) THEN '{"bodies": 0}' ELSE '{}' END::jsonb
@@ -85,6 +84,13 @@ class Size:
 @attrs.define(eq=False)
 class Retention:
     pool: Pool
+
+    @property
+    def _in_cell(self) -> bool:
+        return cell_of(self.pool.dsn) is not None
+
+    def _of_partitions(self, sql: str) -> str:
+        return sql.format(partitions=PARTITIONS_OF_CELL if self._in_cell else PARTITIONS)
 
     async def sweep(self, days: Mapping[str, int], now: datetime) -> list[str]:
         """Delete data older than the given days of each kind. Returns the partitions that were truncated or dropped."""
@@ -116,12 +122,16 @@ class Retention:
 
     async def sizes(self) -> dict[str, Size]:
         """Sizes by kind."""
-        tables = {row[0]: row for row in await self.pool.rows(_SIZES, ([*MAIL, *(t for kind in KINDS.values() for t in kind.tables)],))}
+        tables = {
+            row[0]: row
+            for row in await self.pool.rows(self._of_partitions(_SIZES), ([*MAIL, *(t for kind in KINDS.values() for t in kind.tables)],))
+        }
         return {name: _size([tables[table] for table in kind.tables if table in tables]) for name, kind in KINDS.items()}
 
     async def _sweep(self, kind: Kind, before: datetime) -> list[str]:
         first, *_ = kind.tables
-        found: dict[str, dict[str, bool]] = {table: dict(await self.pool.rows(_PARTITIONS, (table,))) for table in kind.tables}
+        listing = self._of_partitions(_PARTITIONS)
+        found: dict[str, dict[str, bool]] = {table: dict(await self.pool.rows(listing, (table,))) for table in kind.tables}
         done: list[str] = []
         for name in found[first]:
             day = _day(name)
@@ -144,11 +154,12 @@ class Retention:
         async def end(tx: Transaction) -> list[str]:
             if not (await tx.rows("SELECT pg_try_advisory_xact_lock(%s)", (LOCK,)))[0][0]:
                 return []
-            there = [name for (name,) in await tx.rows("SELECT n FROM unnest(%s) AS n WHERE to_regclass(n) IS NOT NULL", (names,))]
+            places: dict[str, str] = dict(await tx.rows(PLACES_IN_CELL if self._in_cell else PLACES, ([*kind.drops, *names],)))
+            there = [name for name in names if name in places]
             if not there or (await tx.rows(held, edges))[0][0]:
                 return []
             # Parents first, in the order of all other readers and writers.
-            locked = ", ".join([*(f"ONLY {table}" for table in kind.drops), *there])
+            locked = ", ".join([*(f"ONLY {places[table]}" for table in kind.drops), *(places[name] for name in there)])
             await tx.run(f"{PATIENCE}; LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
             if (await tx.rows(held, edges))[0][0]:
                 return []

@@ -175,7 +175,14 @@ CREATE TABLE contact_import_chunks (
     data         bytea NOT NULL,
     PRIMARY KEY (account_id, import_id, number)
 );
-ALTER TABLE contact_import_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
+-- Citus has no such command; there, the data is compressed as usual.
+DO $$
+BEGIN
+    ALTER TABLE contact_import_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
+EXCEPTION WHEN feature_not_supported THEN
+    NULL;
+END
+$$;
 
 CREATE TABLE contact_import_errors (
     account_id   uuid NOT NULL,

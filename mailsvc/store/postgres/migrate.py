@@ -19,6 +19,8 @@ import attrs
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
+from mailsvc.store.postgres.cells import attach, cell_of, through_citus
+
 SOURCE = "package:mailsvc.store:migrations"
 LOCK = 0x6D61696C737663  # "mailsvc"
 LOCK_TIMEOUT_MS = 5000
@@ -48,7 +50,16 @@ class TooOld(Exception):
 
 
 def migrate(dsn: str, source: str = SOURCE) -> list[str]:
-    """Apply missing migrations. Returns their names."""
+    """Apply missing migrations. Returns their names. In a cell, its views follow."""
+    cell = cell_of(dsn)
+    if cell is None:
+        return _migrate(dsn, source)
+    applied = _migrate(through_citus(dsn, cell), source)
+    attach(dsn, cell)
+    return applied
+
+
+def _migrate(dsn: str, source: str) -> list[str]:
     from yoyo.migrations import read_migrations
 
     backend = _connect(dsn)

@@ -6,6 +6,7 @@ drops old partitions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.postgres.cells import FOR_CITUS
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 TABLES = (
@@ -52,34 +54,35 @@ async def ensure_day(pool: Pool, day: datetime) -> None:
     await pool.transact(partial(_make, wanted=_statements(day)))
 
 
-async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:
-    await transaction.rows("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+async def _make(transaction: Transaction, wanted: Mapping[str, Sequence[str]]) -> list[str]:
+    await transaction.rows(f"SELECT pg_advisory_xact_lock(%s), {FOR_CITUS}", (LOCK,))
     rows = await transaction.rows("SELECT relname FROM pg_class WHERE relname = ANY (%s) AND relispartition", (list(wanted),))
     missing = [name for name in wanted if (name,) not in rows]
     for name in missing:
-        await transaction.run(wanted[name])
+        for statement in wanted[name]:
+            await transaction.run(statement)
     return missing
 
 
-def days(now: datetime, days_ahead: int = DAYS_AHEAD) -> list[dict[str, str]]:
-    """For each day, the statement that creates each partition, by the partition's name."""
+def days(now: datetime, days_ahead: int = DAYS_AHEAD) -> list[dict[str, tuple[str, str]]]:
+    """For each day, the statements that create each partition, by the partition's name."""
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return [_statements(today + timedelta(days=n)) for n in range(-1, days_ahead + 1)]
 
 
-def _statements(day: datetime) -> dict[str, str]:
-    return {name_of(table, day): _statement(table, day) for table in TABLES}
+def _statements(day: datetime) -> dict[str, tuple[str, str]]:
+    return {name_of(table, day): _of_table(table, day) for table in TABLES}
 
 
 def name_of(table: str, day: datetime) -> str:
     return f"{table}_{day:%Y%m%d}"
 
 
-def _statement(table: str, day: datetime) -> str:
+def _of_table(table: str, day: datetime) -> tuple[str, str]:
     first, beyond = uuid7_floor(day), uuid7_floor(day + timedelta(days=1))
     name = name_of(table, day)
     # Created separately and then attached: unlike PARTITION OF, that needs no lock that conflicts with reads or writes of the parent.
     return (
-        f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL); "
-        f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{first}') TO ('{beyond}')"
+        f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)",
+        f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{first}') TO ('{beyond}')",
     )

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from mailsvc.mail.address_search import PLACEHOLDER, Address
+from mailsvc.store.postgres.cells import TABLES_IN
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy import inventory
 from mailsvc.store.privacy.inventory import Column
@@ -15,12 +16,12 @@ from mailsvc.store.privacy.inventory import Column
 TEXTS = ("text", "text[]", "json", "jsonb")
 BLANKED = "(erased)"
 
-_CATALOG = """
+_CATALOG = f"""
 SELECT c.relname, a.attname, format_type(a.atttypid, NULL), array_position(i.indkey::smallint[], a.attnum)
 FROM pg_class c
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = ANY (%s)
+WHERE c.relnamespace = {TABLES_IN}::regnamespace AND c.relname = ANY (%s)
 """
 
 # Which rows belong to an account, where a table has no account_id. Tables that are not here belong to nobody or to members.

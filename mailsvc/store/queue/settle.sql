@@ -34,7 +34,7 @@ WITH given AS MATERIALIZED (
 ), facts AS MATERIALIZED (
     SELECT shard, account_id, email_id, event_id, domain_id, recipient, type, at, data FROM settled WHERE announced
     UNION ALL
-    SELECT s.shard, b.account_id, b.id, b.id, '00000000-0000-0000-0000-000000000000', NULL, 'suppression.added', b.created_at, told_of(b)
+    SELECT s.shard, b.account_id, b.id, b.id, '00000000-0000-0000-0000-000000000000', NULL, 'suppression.added', b.created_at, {suppression_data}
     FROM barred b JOIN settled s ON s.suppression = b.id
 ), history AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
