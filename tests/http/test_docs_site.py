@@ -86,7 +86,14 @@ def test_other_ways_to_a_page_lead_to_the_installed_release(rig: Rig, path: str,
 
 @pytest.mark.parametrize(
     "path",
-    ["/docs/1.1/index.html", "/docs/1.2/../../etc/passwd", "/docs/1.2/%2e%2e/%2e%2e/site.zip", "/docs/1.2//etc/passwd", "/docs/1.2/x%00"],
+    [
+        "/docs/1.1/index.html",
+        "/docs/1.2/../../etc/passwd",
+        "/docs/1.2/%2e%2e/%2e%2e/site.zip",
+        "/docs/1.2//etc/passwd",
+        "/docs/1.2/x%00",
+        "/docs/%ff",
+    ],
 )
 def test_anything_else_is_not_found(rig: Rig, path: str) -> None:
     found = get(rig, path)
