@@ -182,5 +182,5 @@ def test_a_phone_has_a_menu_with_every_section(page: Page) -> None:
 
 def test_digits_have_one_width(page: Page) -> None:
     page.evaluate("document.fonts.ready")
-    assert page.evaluate("document.fonts.check('14px "Inter Pages"')")
+    assert page.evaluate("document.fonts.check('14px Inter Pages')")
     assert len(set(page.evaluate(WIDTHS))) == 1
