@@ -93,7 +93,7 @@ def test_a_file_is_imported_and_a_contact_looked_at(page: Page, daemon: Daemon, 
     page.set_viewport_size({"width": 1280, "height": 900})
     page.get_by_role("button", name="Start import").click()
     expect(page.get_by_text("Completed")).to_be_visible(timeout=30_000)  # without a reload
-    expect(page.locator("dl")).to_contain_text(re.compile("New contacts.*4,998"))
+    expect(page.locator("main dl")).to_contain_text(re.compile("New contacts.*4,998"))
     expect(page.get_by_role("row").filter(has_text="no address")).to_contain_text("102")
     result = page.url
     page.get_by_role("link", name="See contacts").click()

@@ -90,7 +90,7 @@ def test_single_keys_move_search_and_open_pages(page: Page) -> None:
     assert page.get_by_label("Search", exact=True).input_value() == "g d?j/"
     page.locator("body").click(position={"x": 400, "y": 5})
     page.keyboard.press("?")
-    expect(page.get_by_role("heading", name="Keyboard shortcuts")).to_be_visible()
+    expect(page.get_by_role("heading", name="Shortcuts", exact=True)).to_be_visible()
     assert not faults(page, "shortcuts")
     page.keyboard.press("Escape")
     page.keyboard.press("g")
@@ -119,7 +119,7 @@ def test_single_keys_can_be_turned_off_and_the_palette_stays(page: Page) -> None
     with page.expect_navigation():
         preferences.get_by_role("button", name="Save").click()
     page.keyboard.press("?")
-    expect(page.get_by_role("heading", name="Keyboard shortcuts")).to_be_visible()
+    expect(page.get_by_role("heading", name="Shortcuts", exact=True)).to_be_visible()
 
 
 def test_a_question_is_asked_in_place(page: Page, daemon: Daemon) -> None:
@@ -182,5 +182,5 @@ def test_a_phone_has_a_menu_with_every_section(page: Page) -> None:
 
 def test_digits_have_one_width(page: Page) -> None:
     page.evaluate("document.fonts.ready")
-    assert page.evaluate("document.fonts.check('14px Inter')")
+    assert page.evaluate("document.fonts.check('14px Inter Pages')")
     assert len(set(page.evaluate(WIDTHS))) == 1

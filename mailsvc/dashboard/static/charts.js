@@ -54,7 +54,7 @@
     const tip = document.createElement("div");
     tip.className = "tip";
     tip.hidden = true;
-    const axis = { stroke: colour("ink-3"), font: "11px Inter, system-ui, sans-serif", ticks: { show: false } };
+    const axis = { stroke: colour("ink-3"), font: "11px 'Inter Pages', system-ui, sans-serif", ticks: { show: false } };
     const plot = new uPlot({
       width: place.clientWidth, height: HEIGHT, padding: [10, 20, 0, 0], legend: { show: false },
       tzDate: (at) => { try { return uPlot.tzDate(new Date(at * 1000), zone); } catch { return new Date(at * 1000); } },
