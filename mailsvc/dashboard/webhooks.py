@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ import orjson
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.zones import BadTime, entered
 from mailsvc.events import payload
 from mailsvc.net.urls import BadUrl, Target
 from mailsvc.store.events.webhook_log import Message, WebhookLog
@@ -227,9 +228,9 @@ def _since(request: PageRequest, now: datetime) -> tuple[datetime, str]:
             raise PageError(422, "Unknown period", "Choose from the list how far back events are sent again.")
         return now - timedelta(hours=int(hours)), f"in {REPLAYED[hours]}"
     try:
-        since = datetime.strptime(typed, "%Y-%m-%dT%H:%M").replace(tzinfo=UTC)
-    except ValueError:
-        raise PageError(422, "Invalid time", "Enter date and time of “Since”, such as 2026-01-31T15:00.") from None
+        since = entered(typed, request.zone)
+    except BadTime as wrong:
+        raise PageError(422, "Invalid time", str(wrong)) from None
     if since > now:
         raise PageError(422, "Invalid time", "“Since” must be in the past.")
-    return since, f"since {typed} UTC"
+    return since, f"since {since.isoformat(timespec='minutes')}"
