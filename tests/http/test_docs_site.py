@@ -92,7 +92,6 @@ def test_other_ways_to_a_page_lead_to_the_installed_release(rig: Rig, path: str,
         "/docs/1.2/%2e%2e/%2e%2e/site.zip",
         "/docs/1.2//etc/passwd",
         "/docs/1.2/x%00",
-        "/docs/%ff",
     ],
 )
 def test_anything_else_is_not_found(rig: Rig, path: str) -> None:
@@ -107,3 +106,7 @@ def test_pages_may_send_requests_in_development_only(archive: Path) -> None:
 
 def test_nothing_can_be_posted(rig: Rig) -> None:
     assert get(rig, "/docs/1.2/index.html", "POST").status == 405
+
+
+def test_a_path_that_is_not_utf8_is_not_found(rig: Rig) -> None:
+    assert get(rig, "/docs/%ff").status == 404
