@@ -1,5 +1,5 @@
 -- What somebody prefers on the pages of the dashboard. The previous release does not look at it.
--- depends: 0047_broadcast_versions
+-- depends: 0048_images
 
 ALTER TABLE users
     ADD COLUMN time_zone text NOT NULL DEFAULT '',            -- an IANA name; empty: not known yet, pages show UTC
