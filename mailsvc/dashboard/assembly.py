@@ -189,7 +189,19 @@ class Assembly:
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
         closing = Closing(pool, self.clock, self.notify)
         trials = TrialPages(context, stored, self.domains, self.accounts, self.intake)
-        home = Home(context, self.domains, self.keys, search, rollups, Operating(self.pool), self.accounts, closing, trials)
+        home = Home(
+            context,
+            self.domains,
+            self.keys,
+            search,
+            rollups,
+            Operating(self.pool),
+            self.accounts,
+            closing,
+            trials,
+            self.webhooks,
+            self.quotas,
+        )
         passkeys = PasskeySignIn(context, authentication)
         second = SecondFactor(context, authentication, passkeys)
         signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)

@@ -1,4 +1,4 @@
-"""The home page: the steps to a first delivered email, the figures of the last day, and why the account cannot send."""
+"""The home page: the steps to a first delivered email, the figures of a week, what needs attention, and why the account cannot send."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from uuid import uuid4
 
 import attrs
 
+from mailsvc.accounts.quota import Quotas
+from mailsvc.dashboard import overview
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.trial import TrialPages
-from mailsvc.dashboard.metrics import counted, rates
+from mailsvc.dashboard.metrics import ceiling, counted
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.events.webhooks import Webhooks
 from mailsvc.store.mail.search import Filters, Search
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.queue.operator import Operating
+
+ENDPOINTS = 100  # webhook endpoints that are looked at
 
 
 @attrs.define(eq=False)
@@ -33,6 +38,8 @@ class Home:
     accounts: Accounts
     closing: Closing
     trials: TrialPages
+    webhooks: Webhooks
+    quotas: Quotas
 
     @page(app, HOME)
     async def show(self, request: PageRequest) -> bytes:
@@ -52,9 +59,14 @@ class Home:
         keys, _ = await self.keys.list(request.account_id)
         latest = await self.search.emails(request.account_id, Filters(), 5)
         now = self.context.now()
-        counts = await self.rollups.counts(request.account_id, counted(now - timedelta(days=1), now + timedelta(hours=1)))
+        until = ceiling(now, "day", request.zone)
+        days = [(until - timedelta(days=number)).date() for number in range(2 * overview.DAYS, 0, -1)]
+        wanted = counted(until - timedelta(days=len(days)), until, "day", request.zone.key, by_period=True)
+        counts = await self.rollups.counts(request.account_id, wanted)
+        webhooks, _ = await self.webhooks.list(request.account_id, ENDPOINTS)
         account = await self.accounts.get(request.account_id)
         suspended = account is not None and account.suspended_at is not None
+        quotas = {} if account is None else await self.quotas.usage(account.id, account.plan, account.ramp)
         ready = next((domain for domain in domains if domain.may_send), None)
         return request.render(
             "home.html",
@@ -70,6 +82,7 @@ class Home:
             secret=secret,
             latest=latest.emails,
             delivered=any(email.last_event in ("email.delivered", "email.opened", "email.clicked") for email in latest.emails),
-            rates=rates(counts),
+            figures=overview.figures(counts, days),
+            concerns=overview.concerns(domains, webhooks, counts, days, quotas),
             code=self.context.samples.of(domains, request.user_session.email, secret),
         )

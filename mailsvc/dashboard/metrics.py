@@ -192,7 +192,7 @@ class Metrics:
         days = request.query("days") if request.query("days") in RANGES else "7"
         zone_name, zone = _zone(request.query("zone") or request.zone.key)
         unit: Unit = "hour" if days == "1" else "day"
-        until = _ceiling(self.context.now(), unit, zone)
+        until = ceiling(self.context.now(), unit, zone)
         domain = request.selected("domain", domains, "domain")
         return Selection(domains, domain, days, zone_name, zone, unit, until - timedelta(days=int(days)), until)
 
@@ -235,7 +235,7 @@ def _row(of: Rates) -> list[tuple[str, float | None]]:
     return counts + [("–", None) if share is None else (f"{share:.{digits}f}%", round(share, 4)) for share, digits in shares]
 
 
-def _ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:
+def ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:
     """The end of the current hour, or of the current day in `zone`."""
     if unit == "hour":
         return now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
