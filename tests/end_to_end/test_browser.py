@@ -95,7 +95,7 @@ def test_signing_up_to_two_factor_authentication(page: Page, daemon: Daemon) -> 
     page.get_by_role("button", name="Add domain").click()
     expect(page.get_by_role("heading", name="DNS records")).to_be_visible()
     page.get_by_role("link", name="Settings").click()
-    page.get_by_role("link", name="Security").click()
+    page.get_by_role("link", name="Security", exact=True).click()
     page.get_by_role("link", name="Set up an authenticator app").click()
     secret = page.locator("#secret").inner_text()
     page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
@@ -547,7 +547,7 @@ def shown(page: Page, name: str) -> None:
 def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "old@acme.example")
     page.get_by_role("link", name="Settings").click()
-    page.get_by_role("link", name="Profile").click()
+    page.get_by_role("link", name="Profile", exact=True).click()
     page.get_by_label("New email address").fill("new@acme.example")
     page.get_by_label("Current password").fill("not this one")
     page.get_by_role("button", name="Send confirmation link").click()
