@@ -33,7 +33,7 @@ INSERT INTO rollups (account_id, hour, domain_id, type, count)
 SELECT d.account_id, date_trunc('hour', at), d.id, type, round(base * (1.1 + 0.35 * sin(extract(epoch FROM at) / 90000)) * share)::int
 FROM domains d, generate_series(now() - interval '29 days', now() - interval '1 hour', '1 hour') AS at,
      (VALUES ('email.sent', 168), ('email.delivered', 163), ('email.bounced.permanent', 2.4), ('email.bounced.transient', 1.2),
-             ('email.complained', 0.6), ('email.suppressed', 1.5)) AS counted (type, base),
+             ('email.complained', 0.3475), ('email.suppressed', 1.5)) AS counted (type, base),
      LATERAL (SELECT CASE WHEN extract(isodow FROM at) < 6 THEN 1.0 ELSE 0.55 END) AS week (share)
 WHERE d.name = %s ON CONFLICT DO NOTHING
 """
