@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import attrs
 
 from mailsvc.http import docs_site
 
+_INSTALLED = docs_site.ARCHIVE.is_file()  # when the process starts, as it reads the site itself
 BASE = f"/{docs_site.HOME}/{docs_site.LATEST}"
 
 
@@ -43,10 +42,9 @@ CHAPTERS = {
 }
 
 
-@cache
 def installed() -> bool:
-    """Whether this process serves the documentation, which it reads once when it starts. Links to it are only shown then."""
-    return docs_site.ARCHIVE.is_file()
+    """Whether this process serves the documentation. Links to it are only shown then."""
+    return _INSTALLED
 
 
 def chapter(path: str) -> Chapter:
