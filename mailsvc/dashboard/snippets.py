@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import attrs
+
+from mailsvc.http.reference.samples import LANGUAGES, Call
+
+_MARKS = {"Go": "//", "PHP": "//", "Ruby": "#", "Rust": "//", ".NET": "//"}  # how a comment begins
 
 
 def all_of(base_url: str, key: str, sender: str, to: str) -> list[tuple[str, str]]:
@@ -16,27 +19,15 @@ def all_of(base_url: str, key: str, sender: str, to: str) -> list[tuple[str, str
         ("curl", _curl(base_url, key, body)),
         ("Node.js", _node(base_url, key, body)),
         ("Python", _python(base_url, key, mail)),
-        ("Go", _go(base_url, key, mail)),
-        ("PHP", _php(base_url, key, mail)),
-        ("Ruby", _ruby(base_url, key, mail)),
-        ("Rust", _rust(base_url, key, mail)),
-        (".NET", _dotnet(base_url, key, mail)),
+        *((name, _from_environment(name, base_url, key, mail)) for name in _MARKS),
     ]
 
 
-def _lines(mail: dict[str, str], line: str, quote: Callable[[str], str]) -> str:
-    """A line for each field of an email. `line` has places for its name and its value."""
-    return "".join(line.format(quote(name), quote(value)) for name, value in mail.items())
-
-
-def _double(text: str) -> str:
-    """A literal of JavaScript, Python, Go, Rust and C#."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _single(text: str) -> str:
-    """A literal of PHP and Ruby in which nothing is replaced."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def _from_environment(language: str, base_url: str, key: str, mail: dict[str, str]) -> str:
+    """The program of the API's reference, which reads address and key from its environment."""
+    _, program = LANGUAGES[language]
+    code = program(Call("POST", "/emails", True, mail))
+    return f"{code}\n\n{_MARKS[language]} Set BASE_URL={base_url} and API_KEY={key} in its environment."
 
 
 def _curl(base_url: str, key: str, body: str) -> str:
@@ -52,7 +43,7 @@ def _quoted(text: str) -> str:
 
 
 def _python(base_url: str, key: str, mail: dict[str, str]) -> str:
-    lines = _lines(mail, "    {}: {},\n", _double)
+    lines = "".join(f"    {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)},\n" for name, value in mail.items())
     return f'import resend\n\nresend.api_url = "{base_url}"\nresend.api_key = "{key}"\n\nresend.Emails.send({{\n{lines}}})'
 
 
@@ -60,82 +51,6 @@ def _node(base_url: str, key: str, body: str) -> str:
     head = f'const response = await fetch("{base_url}/emails", {{\n  method: "POST",\n'
     headers = f'  headers: {{ Authorization: "Bearer {key}", "Content-Type": "application/json" }},\n'
     return head + headers + "  body: JSON.stringify(" + body.replace("\n", "\n  ") + "),\n});\nconsole.log(await response.json());"
-
-
-def _go(base_url: str, key: str, mail: dict[str, str]) -> str:
-    lines = _lines(mail, "\t\t{}: {},\n", _double)
-    return f"""package main
-
-import (
-\t"bytes"
-\t"encoding/json"
-\t"fmt"
-\t"net/http"
-)
-
-func main() {{
-\tmail, _ := json.Marshal(map[string]string{{
-{lines}\t}})
-\trequest, _ := http.NewRequest("POST", "{base_url}/emails", bytes.NewReader(mail))
-\trequest.Header.Set("Authorization", "Bearer {key}")
-\trequest.Header.Set("Content-Type", "application/json")
-\tresponse, err := http.DefaultClient.Do(request)
-\tif err != nil {{
-\t\tpanic(err)
-\t}}
-\tdefer response.Body.Close()
-\tfmt.Println(response.Status)
-}}"""
-
-
-def _php(base_url: str, key: str, mail: dict[str, str]) -> str:
-    return f"""<?php
-$request = curl_init('{base_url}/emails');
-curl_setopt_array($request, [
-    CURLOPT_RETURNTRANSFER => true,
-    CURLOPT_HTTPHEADER => ['Authorization: Bearer {key}', 'Content-Type: application/json'],
-    CURLOPT_POSTFIELDS => json_encode([
-{_lines(mail, "        {} => {}," + chr(10), _single)}    ]),
-]);
-echo curl_exec($request);"""
-
-
-def _ruby(base_url: str, key: str, mail: dict[str, str]) -> str:
-    return f"""require "json"
-require "net/http"
-
-mail = {{
-{_lines(mail, "  {} => {}," + chr(10), _single)}}}
-headers = {{ "Authorization" => "Bearer {key}", "Content-Type" => "application/json" }}
-response = Net::HTTP.post(URI("{base_url}/emails"), mail.to_json, headers)
-puts response.body"""
-
-
-def _rust(base_url: str, key: str, mail: dict[str, str]) -> str:
-    return f"""// Needs the crates serde_json, and reqwest with its features "blocking" and "json".
-fn main() -> Result<(), reqwest::Error> {{
-    let mail = serde_json::json!({{
-{_lines(mail, "        {}: {}," + chr(10), _double)}    }});
-    let response = reqwest::blocking::Client::new()
-        .post("{base_url}/emails")
-        .bearer_auth("{key}")
-        .json(&mail)
-        .send()?;
-    println!("{{}}", response.text()?);
-    Ok(())
-}}"""
-
-
-def _dotnet(base_url: str, key: str, mail: dict[str, str]) -> str:
-    return f"""using System.Net.Http.Headers;
-using System.Net.Http.Json;
-
-using var client = new HttpClient();
-client.DefaultRequestHeaders.Authorization = new AuthenticationHeaderValue("Bearer", "{key}");
-var response = await client.PostAsJsonAsync("{base_url}/emails", new Dictionary<string, string>
-{{
-{_lines(mail, "    [{}] = {}," + chr(10), _double)}}});
-Console.WriteLine(await response.Content.ReadAsStringAsync());"""
 
 
 @attrs.frozen

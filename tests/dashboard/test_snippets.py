@@ -68,6 +68,7 @@ def test_a_sample_sends_the_email(name: str, received: tuple[str, list[dict[str,
     code = dict(all_of(url, "ms_key", "hello@a.example", TO))[name]
     (tmp_path / file).write_text(code)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RESEND_")}
+    environment |= {"BASE_URL": url, "API_KEY": "ms_key"}
     subprocess.run([*command, str(tmp_path / file)], check=True, timeout=60, capture_output=True, env=environment)
     [body] = bodies
     assert (body["from"], body["to"], body["html"]) == ("hello@a.example", TO, "<p>It works.</p>")
@@ -77,11 +78,9 @@ def test_each_language_has_a_sample_with_the_address_quoted_for_it() -> None:
     code = dict(all_of("https://mail.example", "ms_key", "hello@a.example", TO))
     assert list(code) == NAMES
     for name in NAMES:
-        assert "https://mail.example/emails" in code[name] or name == "Python", name
+        assert "https://mail.example" in code[name], name
         assert "ms_key" in code[name] and "hello@a.example" in code[name]
-    double, single = json.dumps(TO), r"'o\'brien\\$x`#{y}@b.example'"
-    assert all(double in code[name] for name in ("Node.js", "Python", "Go", "Rust", ".NET"))
-    assert all(single in code[name] for name in ("PHP", "Ruby"))
+    assert all(json.dumps(TO) in code[name] for name in ("Rust", ".NET"))  # the others are run
 
 
 def test_smtp_is_left_out_where_it_is_turned_off() -> None:

@@ -10,7 +10,7 @@ from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import DashboardRig
+from tests.dashboard.fixtures import Browser, DashboardRig
 
 WEBHOOKS = "/dashboard/webhooks"
 
@@ -58,8 +58,8 @@ async def test_a_disabled_endpoint_says_why_and_is_sent_what_failed_and_what_it_
     assert len(await pool.rows("SELECT FROM webhook_outbox")) == 2
 
 
-@pytest_twisted.ensureDeferred
-async def test_failed_events_of_a_period_are_sent_again(pool: Pool) -> None:
+async def failed(pool: Pool) -> tuple[DashboardRig, Browser, str]:
+    """Somebody at the page of an endpoint that was sent an event in vain."""
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person("ann@example.com", account_id)
@@ -70,6 +70,12 @@ async def test_failed_events_of_a_period_are_sent_again(pool: Pool) -> None:
     await ann.get(path)
     await ann.post(f"{path}/test")
     await pool.run("DELETE FROM webhook_outbox")
+    return rig, ann, path
+
+
+@pytest_twisted.ensureDeferred
+async def test_failed_events_of_a_period_are_sent_again(pool: Pool) -> None:
+    rig, ann, path = await failed(pool)
     rig.clock.advance(3700)
     for hours, done in (("1", "none"), ("24", "replayed"), ("24", "none")):
         assert (await ann.post(f"{path}/replay", {"hours": hours})).location == f"{path}?done={done}", hours
@@ -78,16 +84,7 @@ async def test_failed_events_of_a_period_are_sent_again(pool: Pool) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_failed_events_since_a_time_are_sent_again(pool: Pool) -> None:
-    rig = DashboardRig(pool)
-    account_id = await rig.account()
-    await rig.person("ann@example.com", account_id)
-    webhook = await rig.assembly.webhooks.add(account_id, "https://shop.example/hook", ["email.sent"], b"s" * 24, 9)
-    assert webhook is not None
-    ann = await rig.inside("ann@example.com")
-    path = f"{WEBHOOKS}/{webhook.id}"
-    await ann.get(path)
-    await ann.post(f"{path}/test")
-    await pool.run("DELETE FROM webhook_outbox")
+    rig, ann, path = await failed(pool)
     begun = rig.assembly._context().now()
     rig.clock.advance(200)
     for minutes, done in ((2, "none"), (-1, "replayed")):
