@@ -46,7 +46,7 @@ SELECT {columns} FROM jsonb_populate_recordset(NULL::{table}, %(rows)s) t WHERE 
 # New properties get numbers after those of the archive.
 _NUMBERS = """
 SELECT setval(s.name, greatest(nextval(s.name), (SELECT coalesce(max(number), 1) FROM contact_properties WHERE account_id = %s)))
-FROM (SELECT pg_get_serial_sequence('contact_properties', 'number')) AS s(name)
+FROM (SELECT 'contact_properties_number_seq'::regclass) AS s(name)
 """
 _FINISH = "UPDATE accounts SET archive = NULL, suspended_at = %s WHERE id = %s AND archive IS NOT NULL"
 

@@ -32,6 +32,7 @@ LEFT_OUT = {
     "operator_access": "the operator of this installation; the audit log has the same",
     "queue": "mail is delivered by the installation that accepted it",
     "rate_windows": "limits begin again",
+    "shared_tests": "limits begin again",
     "sandbox_emails": "the development inbox",
     "webhook_outbox": "webhooks are sent by the installation that made them",
 }

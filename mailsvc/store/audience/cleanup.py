@@ -14,7 +14,7 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 BATCH = 5000  # rows in a transaction
 TURN = 200  # transactions before other work of the same kind gets its turn
 
-_DELETED = "SELECT account_id, {id} FROM {table} WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 10"
+_DELETED = "SELECT account_id, {id} FROM {table} WHERE deleted_at <= %s ORDER BY deleted_at LIMIT 10"
 _LOCK = "SELECT id FROM {table} WHERE account_id = %s AND {id} = %s AND deleted_at IS NOT NULL FOR UPDATE"
 _REMOVE = "DELETE FROM {table} WHERE account_id = %s AND {id} = %s AND deleted_at IS NOT NULL"
 # Parts of a table by its primary key.
@@ -54,11 +54,14 @@ class Cleanup:
     pool: Pool
     imports: Imports
 
-    async def run(self, imports_before: datetime, uploads_before: datetime) -> None:
-        """`imports_before`: of those that ended. `uploads_before`: of files whose import was not started."""
-        await self._forget("segments", References("contact_segments", "segment_id", "contact_id"), (CONFIRMATIONS,))
-        await self._forget("topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED))
-        for account_id, number in await self.pool.rows(_DELETED.format(table="contact_properties", id="number")):
+    async def run(self, imports_before: datetime, uploads_before: datetime, deleted_before: datetime) -> None:
+        """`imports_before`: of those that ended. `uploads_before`: of files whose import was not started.
+
+        `deleted_before`: when segments, topics and properties were deleted whose deletion can no longer be undone.
+        """
+        await self._forget("segments", References("contact_segments", "segment_id", "contact_id"), (CONFIRMATIONS,), deleted_before)
+        await self._forget("topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED), deleted_before)
+        for account_id, number in await self.pool.rows(_DELETED.format(table="contact_properties", id="number"), (deleted_before,)):
             if await self._strip(account_id, str(number)):
                 await self._remove("contact_properties", "number", account_id, number, ())
         errors = References("contact_import_errors", "import_id", "line")
@@ -68,8 +71,8 @@ class Cleanup:
         for account_id, import_id in await self.pool.rows(OLD_UPLOADS, (uploads_before,)):
             await self.imports.discard(account_id, import_id)
 
-    async def _forget(self, table: str, references: References, more: Sequence[str]) -> None:
-        for account_id, id_ in await self.pool.rows(_DELETED.format(table=table, id="id")):
+    async def _forget(self, table: str, references: References, more: Sequence[str], before: datetime) -> None:
+        for account_id, id_ in await self.pool.rows(_DELETED.format(table=table, id="id"), (before,)):
             if await self._empty(references, account_id, id_):
                 await self._remove(table, "id", account_id, id_, (_references(references), *more))
 

@@ -1,13 +1,19 @@
-"""What segments, topics and contact properties have in common: rows of an account that are listed, read and changed by their ID."""
+"""What segments, topics and contact properties have in common: rows of an account that are listed, read and changed by their ID.
+
+One that was deleted stays for a few minutes, so that its deletion can be undone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
+import attrs
+
 from mailsvc.clock import utc
-from mailsvc.store.audience.values import Unknown
+from mailsvc.store.audience.values import Full, Unknown
 from mailsvc.store.paging import Page
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
@@ -22,6 +28,25 @@ class Definition(Protocol):
 T = TypeVar("T")
 D = TypeVar("D", bound=Definition)
 Read = Callable[[Row], T]
+
+UNDO = timedelta(minutes=10)  # a deletion can be undone for this long
+KEPT = UNDO + timedelta(minutes=1)  # until what refers to something deleted is removed (cleanup)
+LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
+
+
+async def _nothing(tx: Transaction, account_id: UUID, found: object, now: datetime) -> None:
+    """Nothing else has to be done."""
+
+
+@attrs.frozen
+class Restore(Generic[T]):
+    """How to put something back. `count`: how many there are, `then`: what else is done in the same transaction."""
+
+    kind: str
+    count: str
+    sql: str
+    read: Read[T]
+    then: Callable[[Transaction, UUID, T, datetime], Awaitable[None]] = _nothing
 
 
 async def listed(pool: Pool, sql: str, read: Read[T], account_id: UUID, page: Page) -> tuple[list[T], bool]:
@@ -45,6 +70,27 @@ async def changed(pool: Pool, clock: Any, sql: str, params: Any, read: Read[T], 
         return read(rows[0]) if rows else None
 
     return await pool.transact(change)
+
+
+async def restored(
+    pool: Pool, clock: Any, restore: Restore[T], account_id: UUID, id_: UUID, most: int, lines: Sequence[Line]
+) -> T | None:  # fmt: skip
+    """Put back what was deleted less than UNDO ago. None: it is too late. Raises Full, or errors.Conflict if its key is used again."""
+    now = utc(clock)
+
+    async def put(tx: Transaction) -> T | None:
+        await tx.rows(LOCK, (account_id,))
+        if (await tx.rows(restore.count, (account_id,)))[0][0] >= most:
+            raise Full(restore.kind, most)
+        rows = await tx.rows(restore.sql, (account_id, id_, now - UNDO))
+        if not rows:
+            return None
+        found = restore.read(rows[0])
+        await restore.then(tx, account_id, found, now)
+        await write(tx, lines, now.timestamp())
+        return found
+
+    return await pool.transact(put)
 
 
 async def locked(

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.cache import Cache
 from mailsvc.store.postgres.pool import Pool
 
 KEPT = 10.0  # seconds
-_CACHED = 10_000
 
 ALL = """
 SELECT (SELECT count(*) FROM contacts WHERE account_id = %(account_id)s),
@@ -35,18 +35,18 @@ class AudienceFigures:
 
     pool: Pool
     clock: Any
-    _known: dict[UUID, tuple[float, AudienceSize]] = attrs.field(factory=dict, init=False)
+    _known: Cache[UUID, AudienceSize] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._known = Cache(self.clock, max_age=KEPT)
 
     async def size(self, account_id: UUID) -> AudienceSize:
         """Up to KEPT seconds old."""
-        at, size = self._known.get(account_id, (-KEPT, AudienceSize()))
-        if self.clock.seconds() < at + KEPT:
-            return size
-        if len(self._known) >= _CACHED:
-            self._known.clear()
-        size = AudienceSize(*(await self.pool.rows(ALL, {"account_id": account_id}))[0])
-        self._known[account_id] = self.clock.seconds(), size
-        return size
+
+        async def count() -> AudienceSize:
+            return AudienceSize(*(await self.pool.rows(ALL, {"account_id": account_id}))[0])
+
+        return await self._known.get(account_id, count)
 
     async def exceeds(self, account_id: UUID, contacts: int) -> bool:
         """Whether there are more contacts than that."""

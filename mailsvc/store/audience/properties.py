@@ -11,6 +11,7 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.audience import definitions
+from mailsvc.store.audience.definitions import LOCK, Restore
 from mailsvc.store.audience.values import Full, Property, PropertyValue, Taken, WrongProperty
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
@@ -22,7 +23,6 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 _LONGEST_NUMBER = 40
 
 COLUMNS = "id, number, key, type, fallback, created_at"
-LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM contact_properties WHERE account_id = %s AND deleted_at IS NULL"
 ADD = f"""
 INSERT INTO contact_properties (account_id, id, key, type, fallback, created_at) VALUES (%s, %s, %s, %s, %s, %s)
@@ -36,6 +36,7 @@ UPDATE contact_properties SET fallback = %s WHERE account_id = %s AND id = %s AN
 REMOVE = f"""
 UPDATE contact_properties SET deleted_at = %s WHERE account_id = %s AND id = %s AND deleted_at IS NULL RETURNING {COLUMNS}
 """
+RESTORE = f"UPDATE contact_properties SET deleted_at = NULL WHERE account_id = %s AND id = %s AND deleted_at > %s RETURNING {COLUMNS}"
 # Whoever writes values locks the definitions, so that none is removed meanwhile.
 NAMED = f"{LIST} AND key = ANY (%s::text[]) ORDER BY id FOR KEY SHARE"
 
@@ -135,6 +136,11 @@ class Properties:
     async def remove(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Property | None:
         """Its values disappear at once, and are removed later (cleanup)."""
         return await definitions.changed(self.pool, self.clock, REMOVE, (utc(self.clock), account_id, id_), property_of, lines)
+
+    async def restore(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Property | None:
+        """Undo a deletion: with the values of contacts (definitions.restored)."""
+        how = Restore("contact properties", COUNT, RESTORE, property_of)
+        return await definitions.restored(self.pool, self.clock, how, account_id, id_, self.most, lines)
 
 
 def _stored(value: PropertyValue | None) -> object:

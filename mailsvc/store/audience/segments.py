@@ -10,6 +10,7 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.audience import definitions
+from mailsvc.store.audience.definitions import LOCK, Restore
 from mailsvc.store.audience.values import Confirmation, Full, Segment
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
@@ -19,7 +20,6 @@ from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 COLUMNS = "id, name, confirmation, created_at"
-LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM segments WHERE account_id = %s AND deleted_at IS NULL"
 ADD = f"INSERT INTO segments (account_id, id, name, confirmation, created_at) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}"
 LIST = f"SELECT {COLUMNS} FROM segments WHERE account_id = %s AND deleted_at IS NULL"
@@ -30,6 +30,7 @@ UPDATE segments SET name = coalesce(%(name)s, name), confirmation = CASE WHEN %(
 WHERE account_id = %(account_id)s AND id = %(id)s AND deleted_at IS NULL RETURNING {COLUMNS}
 """
 REMOVE = f"UPDATE segments SET deleted_at = %s WHERE account_id = %s AND id = %s AND deleted_at IS NULL RETURNING {COLUMNS}"
+RESTORE = f"UPDATE segments SET deleted_at = NULL WHERE account_id = %s AND id = %s AND deleted_at > %s RETURNING {COLUMNS}"
 
 
 def wording(stored: Mapping[str, Any] | None) -> Confirmation | None:
@@ -94,3 +95,8 @@ class Segments:
     async def remove(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Segment | None:
         """The contacts stay. Their memberships are removed later (cleanup)."""
         return await definitions.changed(self.pool, self.clock, REMOVE, (utc(self.clock), account_id, id_), segment_of, lines)
+
+    async def restore(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Segment | None:
+        """Undo a deletion: with the contacts that were in it (definitions.restored)."""
+        how = Restore("segments", COUNT, RESTORE, segment_of)
+        return await definitions.restored(self.pool, self.clock, how, account_id, id_, self.most, lines)

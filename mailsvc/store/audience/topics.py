@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,8 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.audience import definitions, notices
-from mailsvc.store.audience.segments import LOCK, stored, wording
+from mailsvc.store.audience.definitions import LOCK, Restore
+from mailsvc.store.audience.segments import stored, wording
 from mailsvc.store.audience.values import Confirmation, Full, Topic
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
@@ -36,6 +38,8 @@ WHERE account_id = %s AND id = %s RETURNING {COLUMNS}
 REMOVE = f"""
 UPDATE topics SET deleted_at = %s, updated_at = %s WHERE account_id = %s AND id = %s AND deleted_at IS NULL RETURNING {COLUMNS}
 """
+# Its `updated_at` stays that of the deletion, which was a change.
+RESTORE = f"UPDATE topics SET deleted_at = NULL WHERE account_id = %s AND id = %s AND deleted_at > %s RETURNING {COLUMNS}"
 
 
 def topic_of(row: Row) -> Topic:
@@ -112,8 +116,17 @@ class Topics:
 
         return await self.pool.transact(take)
 
+    async def restore(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Topic | None:
+        """Undo a deletion: with the choices of contacts (definitions.restored). Its event is `topic.created`."""
+        how = Restore("topics", COUNT, RESTORE, topic_of, _created)
+        return await definitions.restored(self.pool, self.clock, how, account_id, id_, self.most, lines)
+
     async def _told(self, tx: Transaction, account_id: UUID, kind: str, row: Row, lines: Sequence[Line]) -> Topic:
         now, changed = utc(self.clock), topic_of(row)
         await notices.topic(tx, account_id, kind, changed, now)
         await write(tx, lines, now.timestamp())
         return changed
+
+
+async def _created(tx: Transaction, account_id: UUID, found: Topic, now: datetime) -> None:
+    await notices.topic(tx, account_id, "created", found, now)

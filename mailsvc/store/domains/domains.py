@@ -14,7 +14,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
-from mailsvc.store.cache import Cache
+from mailsvc.store.cache import MAX_AGE, Cache
 from mailsvc.store.domains import domains_sql, reports
 from mailsvc.store.domains.values import (
     Algorithm,
@@ -34,6 +34,7 @@ from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, write
+from mailsvc.store.people.residence import Residences, check_region
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -42,6 +43,7 @@ from mailsvc.store.queue.claims import Queue
 __all__ = ["Algorithm", "DkimKey", "Domain", "DomainStatus", "Domains", "NewKey", "RecordState", "StoredKey", "TlsPolicy"]
 
 HOUR = timedelta(hours=1)
+MOVED = 10_000  # recipients that move to another region in one transaction
 BATCH = 1000  # recipients that fail in one transaction after their domain was deleted
 
 Payload = Callable[[Domain, Sequence[DkimKey]], Mapping[str, object]]
@@ -85,7 +87,10 @@ def brief(domain: Domain, keys: Sequence[DkimKey]) -> Mapping[str, object]:
 
 
 class Domains:
-    """`payload`: makes the data of events. If `trusting` is false, domains that the operator trusts must be verified by DNS."""
+    """`payload`: makes the data of events. If `trusting` is false, domains that the operator trusts must be verified by DNS.
+
+    `reserved`: the name of the domain of the service's test emails, which nothing else can use; empty: none.
+    """
 
     def __init__(
         self,
@@ -96,6 +101,7 @@ class Domains:
         payload: Payload = brief,
         *,
         trusting: bool = True,
+        reserved: str = "",
     ) -> None:
         self._pool = pool
         self._clock = clock
@@ -103,6 +109,8 @@ class Domains:
         self._notifications = notifications
         self._payload = payload
         self._trusting = trusting
+        self._reserved = reserved
+        self.residences = Residences(pool, clock)
         self._named: Cache[tuple[UUID, str], Domain | None] = Cache(clock, notifications)
         self._by_id: Cache[UUID, Domain | None] = Cache(clock, notifications)
         self._keys: Cache[UUID, tuple[StoredKey, ...]] = Cache(clock, notifications)
@@ -174,11 +182,16 @@ class Domains:
         lines: Sequence[Line] = (),
         limits: DomainLimits | None = None,
     ) -> Domain:
-        """Add a domain and its DKIM keys. Raises errors.Conflict if the account has the name, LimitReached if a limit is reached."""
+        """Add a domain and its DKIM keys.
+
+        Raises errors.Conflict if the account has the name, LimitReached if a limit is reached, residence.RegionRefused if its data has
+        to stay in another region.
+        """
         chosen = choices or Choices()
         now = self.now()
 
         async def add(tx: Transaction) -> Domain:
+            await check_region(tx, account_id, region)
             if limits is not None:
                 window = {"account": account_id, "before": now - HOUR, "now": now}
                 await tx.run(domains_sql.COUNT_ADD, window)
@@ -235,6 +248,32 @@ class Domains:
         self.changed()
         if domain is not None:
             await self.fail_queued(domain_id, domain.name, "The sending domain {name} was deleted.")
+        return domain
+
+    async def move(self, account_id: UUID, domain_id: UUID, region: str, lines: Sequence[Line] = ()) -> Domain | None:
+        """Move a domain with its queued mail to another region. None if the account has no such domain. Raises residence.RegionRefused.
+
+        Repeating it moves mail that was left behind, and records nothing.
+        """
+
+        async def move(tx: Transaction) -> Domain | None:
+            await check_region(tx, account_id, region)
+            found = [domain_of(row) for row in await tx.rows(domains_sql.OWN + " FOR UPDATE", (account_id, domain_id))]
+            if not found or found[0].region == region:
+                return found[0] if found else None
+            moved = domain_of((await tx.rows(domains_sql.MOVE, (region, self.now(), domain_id)))[0])
+            await self.record_change(tx, "updated", moved, f"Moved from the region {found[0].region} to {region}.")
+            await write(tx, lines, self.now().timestamp())
+            return moved
+
+        domain = await self._pool.transact(move)
+        self.changed()
+        if domain is not None:
+            known = self.now() + timedelta(seconds=MAX_AGE)  # by then, every process knows the domain's new region
+            while await Queue(self._pool).move_domain(domain_id, region, known, MOVED) == MOVED:
+                pass
+            if self._notifications is not None:
+                self._notifications.notify("queue")
         return domain
 
     async def trust(self, account_id: UUID, name: str, trusted: bool = True, lines: Sequence[Line] = ()) -> bool:
@@ -315,6 +354,8 @@ class Domains:
     def of(self, row: Row) -> Domain:
         """A domain from a row."""
         domain = domain_of(row)
+        if domain.name == self._reserved:
+            domain = attrs.evolve(domain, reserved=True)
         return domain if self._trusting else attrs.evolve(domain, trusted=False)
 
     async def _signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:

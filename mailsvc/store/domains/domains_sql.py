@@ -68,6 +68,12 @@ UPDATE domains SET signs_with = %s, next_check_at = CASE WHEN next_check_at IS N
 WHERE id = %s RETURNING {DOMAIN}
 """
 
+# So do those of its region.
+MOVE = f"""
+UPDATE domains SET region = %s, next_check_at = CASE WHEN next_check_at IS NOT NULL THEN least(next_check_at, %s) END
+WHERE id = %s RETURNING {DOMAIN}
+"""
+
 ADD_KEY = """
 INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, state, created_at)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)

@@ -108,6 +108,7 @@ class Domain:
     tracking_subdomains: tuple[str, ...] = ()
     untracked: bool = False  # the account wants no tracking at all
     encrypted: bool = False  # messages of the account are stored encrypted
+    reserved: bool = False  # the service's test emails come from it, and nothing else
 
     @property
     def tracking_hosts(self) -> tuple[str, ...]:
@@ -134,6 +135,15 @@ class Domain:
 
     @property
     def may_send(self) -> bool:
+        return self._ready and not self.reserved
+
+    @property
+    def may_send_tests(self) -> bool:
+        """Whether the service's test emails can be sent from it."""
+        return self._ready and self.reserved
+
+    @property
+    def _ready(self) -> bool:
         return self.sending and (self.trusted or self.status == "verified")
 
     @property
@@ -141,6 +151,8 @@ class Domain:
         """Why it cannot send, as a sentence. None if it can."""
         if self.may_send:
             return None
+        if self.reserved:
+            return "This domain is reserved for test emails from the dashboard."
         if not self.sending and (self.trusted or self.status == "verified"):
             return "Sending is turned off for this domain."
         if self.lost is not None:

@@ -6,7 +6,7 @@ events/ledger runs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import attrs
@@ -37,7 +37,7 @@ INTERNAL = "ARRAY['email.queued', 'email.canceled']"
 
 _NUMBER = statement("mailsvc.store.events", "number", internal=INTERNAL, service=SERVICE)
 # Separate from the statement that locks, so that it sees what the previous holders of the locks committed.
-NUMBER = Prepared("number", ("bigint", "text"), _NUMBER, FREE_SHARDS)
+NUMBER = Prepared("number", ("bigint", "text[]"), _NUMBER, FREE_SHARDS)
 
 LAG = "SELECT count(*), min(at) FROM (SELECT at FROM fresh_events LIMIT %s) AS f"
 
@@ -51,16 +51,16 @@ class Lag:
 
 
 class EventLedger:
-    """`outgoing` is called after each commit that filled the webhook outbox. `own_domain`: of the service's own emails."""
+    """`outgoing` is called after each commit that filled the webhook outbox. `own_domains`: of the service's own emails."""
 
-    def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None, own_domain: str = "") -> None:
+    def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None, own_domains: Sequence[str] = ()) -> None:
         self._pool = pool
-        self._own_domain = own_domain
+        self._own_domains = list(own_domains)
         self._outgoing = outgoing
 
     async def number(self, limit: int) -> int:
         """Number at most `limit` events of free shards. Returns how many."""
-        [(count, outgoing)] = await self._pool.rows(NUMBER, (limit, self._own_domain))
+        [(count, outgoing)] = await self._pool.rows(NUMBER, (limit, self._own_domains))
         if outgoing:
             self._outgoing()
         return int(count)

@@ -1,4 +1,4 @@
--- The service's own emails, such as password resets, are not counted for the account that has the domain $2, from which they are sent.
+-- The service's own emails, such as password resets, are not counted for the account that has one of the domains $2, from which they are sent.
 -- IDs grow with time: within a batch, numbers follow the time of events, across batches the order of commits.
 WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
@@ -20,7 +20,7 @@ WITH taken AS MATERIALIZED (
 ), counted AS (
     INSERT INTO rollups AS r (account_id, hour, domain_id, type, count)
     SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, kind, sum(weight) FROM taken t
-    WHERE NOT (t.domain_id = ANY (ARRAY(SELECT id FROM domains WHERE name = $2)) AND coalesce((
+    WHERE NOT (t.domain_id = ANY (ARRAY(SELECT id FROM domains WHERE name = ANY ($2))) AND coalesce((
         SELECT source FROM emails WHERE account_id = t.account_id AND email_id = t.email_id
     ) IN {service}, false))
     GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4

@@ -50,7 +50,7 @@ class Ready:
 class Due:
     """A message to send now. `tries`: previous attempts; `former`: the previous secret, within a day of a rotation.
 
-    Its content is `fact`, or the `payload` of a test; neither if it was deleted.
+    Its content is `fact`, or the `payload` of a test; neither if it was deleted. `trace`: that of the email's acceptance.
     """
 
     webhook_id: UUID
@@ -62,6 +62,7 @@ class Due:
     former: bytes | None = attrs.field(repr=False)
     payload: Mapping[str, Any] | None
     fact: Fact | None
+    trace: str | None = None
 
 
 @attrs.frozen
@@ -150,10 +151,10 @@ class Outbox:
 
     def _due(self, row: Row) -> Due:
         """By position, because this runs for each message. The columns are in outbox_claim.sql."""
-        webhook_id, event_id, account_id, tries, url, secret, former, payload, *columns = row
+        webhook_id, event_id, account_id, tries, url, secret, former, payload, trace, *columns = row
         decrypt = self._encryption.decrypt
         opened = None if former is None else decrypt(former, webhook_id)
-        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, fact(columns))
+        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, fact(columns), trace)
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:

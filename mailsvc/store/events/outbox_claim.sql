@@ -11,7 +11,7 @@ WITH requested AS MATERIALIZED (
     RETURNING o.webhook_id, o.event_id, o.account_id, o.email_id, o.tries
 )
 SELECT c.webhook_id, c.event_id, c.account_id, c.tries,
-       w.url, w.secret, CASE WHEN w.former_until > %(now)s THEN w.former END, x.payload, {fact}
+       w.url, w.secret, CASE WHEN w.former_until > %(now)s THEN w.former END, x.payload, m.envelope ->> 'trace', {fact}
 FROM claimed c
 JOIN webhooks w ON w.id = c.webhook_id AND w.status = 'enabled'
 LEFT JOIN webhook_messages x ON x.account_id = c.account_id AND x.webhook_id = c.webhook_id AND x.event_id = c.event_id

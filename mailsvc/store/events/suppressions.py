@@ -148,6 +148,19 @@ class Suppressions:
 
         return await self._pool.transact(take)
 
+    async def restore(self, account_id: UUID, removed: Suppression, lines: Sequence[Line] = ()) -> bool:
+        """Undo a removal: the same entry as before, unless the address was added again."""
+        now = self._now()
+
+        async def put(tx: Transaction) -> bool:
+            row = (removed.origin, removed.source_id, removed.reason, removed.created_at, [removed.id], [removed.email])
+            rows = await tx.rows(ADD, (account_id, *row))
+            await _write_events(tx, account_id, "suppression.added", now, rows)
+            await write(tx, lines if rows else (), now.timestamp())
+            return bool(rows)
+
+        return await self._pool.transact(put)
+
     async def list(
         self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None, origin: str | None = None
     ) -> tuple[list[Suppression], bool]:

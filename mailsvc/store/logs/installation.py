@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from mailsvc.store.postgres.pool import Pool
@@ -12,6 +13,11 @@ SELECT (SELECT count(*) FROM accounts),
        (SELECT count(*) FROM domains WHERE status = 'verified' OR trusted_at IS NOT NULL),
        (SELECT min(reason) FROM destinations WHERE name = %s AND until > %s)
 """
+
+
+async def regions(pool: Pool) -> Mapping[str, int]:
+    """How many domains each region has."""
+    return dict(await pool.rows("SELECT region, count(*) FROM domains GROUP BY region"))
 
 
 async def counts(pool: Pool, now: datetime) -> tuple[int, int, str | None]:

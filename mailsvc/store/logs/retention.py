@@ -13,6 +13,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.cells.coordinator import changing_schema
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.cells import PARTITIONS, PARTITIONS_OF_CELL, PLACES, PLACES_IN_CELL, cell_of
@@ -163,10 +164,17 @@ class Retention:
             await tx.run(f"{PATIENCE}; LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
             if (await tx.rows(held, edges))[0][0]:
                 return []
-            await tx.run(f"{'DROP' if kind.drops else 'TRUNCATE'} TABLE {', '.join(there)}")
+            if kind.drops and not self._in_cell:
+                await tx.run(f"DROP TABLE {', '.join(there)}")
+            else:
+                await tx.run(f"TRUNCATE TABLE {', '.join(places[name] for name in there)}")
             return there
 
-        return await self.pool.transact(end)
+        ended = await self.pool.transact(end)
+        if ended and kind.drops and self._in_cell:  # by the coordinator, which does not share the transaction
+            async with changing_schema(self.pool) as changing:
+                await changing.run(f"{PATIENCE}; DROP TABLE IF EXISTS {', '.join(ended)}")
+        return ended
 
     async def _delete(self, account_id: UUID, kind: Kind, table: str, before: UUID) -> int:
         waits = " ".join(f"AND NOT EXISTS ({each.format(is_it=f'= t.{kind.key}')})" for each in kind.waits)

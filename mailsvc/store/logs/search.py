@@ -11,6 +11,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store import newer
 from mailsvc.store.ids import uuid7_floor, uuid7_seconds
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import Columns
@@ -87,9 +88,21 @@ SELECT n, last_id, {entry} FROM edge LEFT JOIN hits ON true ORDER BY id DESC
 """
 
 
+_NEWER = """
+SELECT FROM (
+    (SELECT FROM request_log WHERE account_id = %(account)s AND log_id > %(than)s LIMIT {most})
+    UNION ALL (SELECT FROM receipts WHERE account_id = %(account)s AND receipt_id > %(than)s LIMIT {most})
+) both_kinds
+"""
+
+
 class LogSearch:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+
+    async def newer(self, account_id: UUID, than: UUID) -> int | None:
+        """How many requests and sessions are newer (store/newer)."""
+        return await newer.count(self._pool, _NEWER.format(most=newer.MOST), {"account": account_id, "than": than})
 
     async def page(self, account_id: UUID, filters: Filters, limit: int, after: UUID | None = None) -> Page:
         errors = filters.refused is True

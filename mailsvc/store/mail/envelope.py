@@ -25,6 +25,7 @@ class StoredEnvelope:
     envid: str | None = None  # 3461 §4.4, decoded
     notify: tuple[str | None, ...] = ()  # 3461 §4.1, as the keywords are written in RCPT
     orcpt: tuple[str | None, ...] = ()  # 3461 §4.2: type and decoded address
+    trace: str | None = None  # the traceparent of its acceptance, if that is traced (runtime/tracing)
 
     @classmethod
     def read(cls, stored: Mapping[str, Any] | None) -> StoredEnvelope:
@@ -40,6 +41,7 @@ class StoredEnvelope:
             envid=stored.get("envid"),
             notify=tuple(stored.get("notify") or ()),
             orcpt=tuple(stored.get("orcpt") or ()),
+            trace=stored.get("trace"),
         )
 
     def stored(self) -> dict[str, object] | None:

@@ -12,16 +12,18 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store import newer
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.mail.emails import LAST_EVENT
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import Columns
 
-MAX_SCANNED = 10_000  # emails scanned for one page
+MAX_SCANNED = 6_000  # emails scanned for one page
 MAX_SCANNED_FOR_STATUS = 4_000  # if the events of each must be read
 PROBLEMS = ("email.bounced", "email.complained", "email.failed", "email.suppressed")  # in the index events_problems; all are final
-SERVICE = ("system", "dashboard")  # sources of the service's own emails, such as password resets; they are the business of nobody here
+# Sources of the service's own emails, such as password resets. They are the business of nobody here.
+SERVICE = ("system", "dashboard", "shared-test")
 ENGAGED = ("email.opened", "email.clicked")
 
 
@@ -115,6 +117,8 @@ WITH looked AS MATERIALIZED ({looked}
 SELECT {columns}, n, last_id, last_at FROM edge LEFT JOIN hits ON true ORDER BY email_id DESC
 """
 
+_NEWER = f"SELECT * FROM emails WHERE account_id = %(account)s AND email_id > %(than)s ORDER BY email_id LIMIT {newer.LOOKED}"
+
 
 class Search:
     def __init__(self, pool: Pool) -> None:
@@ -143,6 +147,12 @@ class Search:
         if count < looked:
             return Page(tuple(found), None)
         return Page(tuple(found), last_id, last_at)
+
+    async def newer(self, account_id: UUID, filters: Filters, than: UUID) -> int | None:
+        """How many emails that match are newer (store/newer). The status does not count: it can change at any time."""
+        hits, named = _conditions(attrs.evolve(filters, status=""))
+        rows = f"SELECT FROM ({_NEWER}) e WHERE {' AND '.join(hits)}"
+        return await newer.count(self._pool, rows, {**named, "account": account_id, "than": than})
 
 
 def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:

@@ -151,11 +151,11 @@ class AbuseStore:
         [(count,)] = await self.pool.rows(RAMPS)
         return int(count)
 
-    async def trust(self, account_id: UUID, trusted: bool, now: datetime, line: Line) -> None:
+    async def trust(self, account_id: UUID, trusted: bool, now: datetime, lines: Sequence[Line]) -> None:
         """Trust an account, which ends its ramp, or stop trusting it, which does not bring the ramp back."""
 
         async def change(tx: Transaction) -> None:
             await tx.run(TRUST, {"trusted": trusted, "now": now, "id": account_id})
-            await write(tx, [line], now.timestamp())
+            await write(tx, lines, now.timestamp())
 
         await self.pool.transact(change)

@@ -23,7 +23,8 @@ ON CONFLICT (user_id) DO UPDATE SET hash = excluded.hash, email = excluded.email
 WANTED = "SELECT email, expires_at FROM address_changes WHERE user_id = %s AND expires_at > %s"
 FIND = "SELECT email FROM address_changes WHERE user_id = %s AND hash = %s AND expires_at > %s"
 MOVE = """
-UPDATE users u SET email = c.email FROM address_changes c, (SELECT email FROM users WHERE id = %(user_id)s FOR UPDATE) old
+UPDATE users u SET email = c.email, verified_at = %(now)s
+FROM address_changes c, (SELECT email FROM users WHERE id = %(user_id)s FOR UPDATE) old
 WHERE u.id = %(user_id)s AND c.user_id = u.id AND c.hash = %(hash)s AND c.expires_at > %(now)s
 RETURNING old.email, u.email
 """

@@ -1,6 +1,7 @@
 """API keys. Only the SHA-256 of a key is stored.
 
-A key consists of `ms_`, 32 random characters and a checksum of 6, so that a mistyped key is rejected without a query.
+A key consists of `ms_`, 32 random characters and a checksum of 6, so that a mistyped key is rejected without a query. In a cell, the name
+of the cell follows `ms_`, so that a proxy in front of several cells can tell which one a request is for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mailsvc.store.domains.values import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.people.audit import Line, changed
+from mailsvc.store.postgres.cells import cell_of
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import Columns
@@ -31,7 +33,7 @@ Permission = Literal["full_access", "sending_access"]
 PREFIX = "ms_"
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM, CHECK = 32, 6
-HINT = 9  # first characters of a key, stored to recognise it
+SHOWN = 6  # random characters of a key that are stored, with what is before them, to recognise it
 
 _CALLER = Columns.of(
     account_id="k.account_id",
@@ -130,9 +132,9 @@ class Keys:
         `created_by`: the user; `created_with`: the API key, whose own creator is recorded as the creator of the new key.
         """
         now = unix(self._clock)
-        key_id, token = uuid7(now), new_token()
+        key_id, token = uuid7(now), new_token(cell_of(self._pool.dsn))
         at = datetime.fromtimestamp(now, UTC)
-        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, at, expires_at, list(networks))
+        stored = (key_id, account_id, name, digest(token), hint(token), permission, domain_id, at, expires_at, list(networks))
         await changed(self._pool, now, lines, CREATE, (*stored, created_by, created_with))
         self._callers.changed()  # the cache may have a miss
         return key_id, token
@@ -183,14 +185,19 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def new_token() -> str:
+def new_token(cell: str | None = None) -> str:
     random = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM))
-    return PREFIX + random + _checksum(random)
+    return PREFIX + (f"{cell}_" if cell else "") + random + _checksum(random)
+
+
+def hint(token: str) -> str:
+    """The beginning of a key, which is stored."""
+    return token[: token.rfind("_") + 1 + SHOWN]
 
 
 def is_well_formed(token: str) -> bool:
     """Whether the format and checksum are valid."""
-    body = token.removeprefix(PREFIX)
+    body = token[token.rfind("_") + 1 :]
     return token.startswith(PREFIX) and len(body) == RANDOM + CHECK and body.isascii() and _checksum(body[:RANDOM]) == body[RANDOM:]
 
 

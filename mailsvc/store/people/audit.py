@@ -75,12 +75,21 @@ def kind_of(user_id: UUID | None, actor: str) -> Kind:
     """Who somebody is that uses no API key."""
     if user_id is not None:
         return "member"
-    return "operator" if actor == OPERATOR else "service" if actor == SERVICE else "visitor"
+    return "operator" if actor == OPERATOR or actor.startswith(f"{OPERATOR} (") else "service" if actor == SERVICE else "visitor"
 
 
 def by_operator(account_id: UUID, action: str, subject: str = "") -> Line:
     """An entry for what the operator does with a command."""
     return Line(account_id, None, None, OPERATOR, "", action, subject)
+
+
+def by_named_operator(email: str, address: str, account_id: UUID, action: str, subject: str = "", about: str = "") -> list[Line]:
+    """Entries for what a person does in the operator's console: the account's log says "the operator", that of the installation who.
+
+    `about`: the account, as the installation's log names it.
+    """
+    named = Line(INSTALLATION, None, None, f"{OPERATOR} ({email})", address, action, ": ".join(filter(None, (about, subject))))
+    return [named] if account_id == INSTALLATION else [by_operator(account_id, action, subject), named]
 
 
 class Audit:

@@ -14,8 +14,9 @@ import attrs
 from mailsvc.clock import unix, utc
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
+from mailsvc.store.people.roles import Role
 from mailsvc.store.people.single_sign_on import AFFECTED
-from mailsvc.store.people.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, NewUser, Role, Taken, User, add, end_access
+from mailsvc.store.people.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, VERIFIED, NewUser, Taken, User, add, end_access
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
 
@@ -42,13 +43,17 @@ _SESSION = Columns.of(
     name="u.name",
     time_zone="u.time_zone",
     shortcuts="u.shortcuts",
+    verified="u.verified_at IS NOT NULL",
     second_factor=f"u.totp_at IS NOT NULL OR {PASSKEY.format('u')}",
     account="a.name",
     role="m.role",
+    steps_hidden="m.steps_hidden_at IS NOT NULL",
     mfa_required="a.mfa_since IS NOT NULL",
     networks="a.dashboard_networks",
     single_sign_on="s.single_sign_on",
     must_use_provider=f"s.single_sign_on IS DISTINCT FROM m.account_id AND {AFFECTED}",
+    accounts="""ARRAY(SELECT o.account_id || ' ' || n.name FROM members o JOIN accounts n ON n.id = o.account_id
+        WHERE o.user_id = s.user_id ORDER BY lower(n.name), n.id)""",
     no_way_back=f"""s.single_sign_on IS NULL AND u.password IS NULL AND u.totp_at IS NULL AND NOT {PASSKEY.format("u")}
         AND NOT EXISTS (SELECT FROM identities i WHERE i.user_id = u.id)""",
 )
@@ -101,14 +106,23 @@ class Session:
     name: str
     time_zone: str  # empty: not known yet
     shortcuts: bool  # single keys
+    verified: bool  # a link that was sent to `email` was opened
     second_factor: bool
     account: str | None
     role: Role | None
+    steps_hidden: bool | None  # on the home page of the account
     mfa_required: bool | None
     networks: Sequence[str] | None  # from which the account's pages can be opened; empty: from any
     single_sign_on: UUID | None  # the account whose provider was used to sign in
     must_use_provider: bool  # another way was used, and the account shown requires its provider
+    accounts: Sequence[str]  # the user is a member of: ID, space, name
     no_way_back: bool  # a link, which works once, was used, and the user has no other way to sign in
+
+    @property
+    def other_accounts(self) -> list[tuple[str, str]]:
+        """ID and name of the accounts that the user can switch to."""
+        found = [(id, name) for id, _, name in (account.partition(" ") for account in self.accounts)]
+        return [account for account in found if account[0] != str(self.account_id)]
 
     @property
     def lacks_second_factor(self) -> bool:
@@ -271,6 +285,7 @@ class Sessions:
             if not links or links[0][1] != users[0][0]:
                 return False
             await tx.run(SET_PASSWORD, (password, user_id))
+            await tx.run(VERIFIED, (now, user_id))
             await end_access(tx, user_id, b"")
             await write(tx, lines, now.timestamp())
             return True

@@ -17,10 +17,9 @@ from mailsvc.clock import utc
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.audit import SERVICE, Line, write
 from mailsvc.store.people.identities import Identity
+from mailsvc.store.people.roles import LEAST
 from mailsvc.store.people.users import ADD_MEMBER, NewUser, Taken, User, add
 from mailsvc.store.postgres.pool import Pool, Transaction
-
-LEAST_ROLE = "member"  # of people who become members at their first sign-in
 
 _DOMAINS = "ARRAY(SELECT domain FROM {} d WHERE d.account_id = s.account_id ORDER BY domain)"
 _FIND = f"""
@@ -236,10 +235,10 @@ class SingleSignOns:
 
         async def join(tx: Transaction) -> User:
             user = await add(tx, email, NewUser(name), now)
-            await tx.run(ADD_MEMBER, (account_id, user.id, LEAST_ROLE, now))
+            await tx.run(ADD_MEMBER, (account_id, user.id, LEAST, now))
             if not await tx.run(_BIND, (identity.issuer, identity.subject, now, account_id, user.id)):
                 raise Taken
-            line = Line(account_id, None, user.id, user.email, address, "member added", f"{LEAST_ROLE}, by single sign-on")
+            line = Line(account_id, None, user.id, user.email, address, "member added", f"{LEAST}, by single sign-on")
             await write(tx, [line], now.timestamp())
             return user
 

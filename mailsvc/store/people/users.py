@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import attrs
@@ -15,10 +15,9 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.identities import Identity, connect
 from mailsvc.store.people.passkeys import END_CODES, LOCK
+from mailsvc.store.people.roles import Role
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
-
-Role = Literal["admin", "member"]
 
 PASSKEY = "EXISTS (SELECT FROM passkeys p WHERE p.user_id = {}.id)"
 COLUMNS = Columns.of(
@@ -35,7 +34,7 @@ COLUMNS = Columns.of(
 GET = f"SELECT {COLUMNS} FROM users WHERE id = %s"
 NAMED = f"SELECT {COLUMNS} FROM users WHERE email = %s"
 CREATE = f"""
-INSERT INTO users (id, email, name, password, created_at) VALUES (%s, %s, %s, %s, %s)
+INSERT INTO users (id, email, name, password, created_at, verified_at) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
 """
 END_CHANGE = "DELETE FROM address_changes WHERE user_id = %s"
@@ -49,6 +48,7 @@ DELETE FROM links WHERE purpose = 'invite' AND account_id = %s AND (created_by =
 REVOKE_KEYS = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = ANY (%s::uuid[]) AND revoked_at IS NULL"
 FORGET_PROPOSAL = "UPDATE users SET totp = NULL WHERE id = %s AND totp_at IS NULL"
 SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
+VERIFIED = "UPDATE users SET verified_at = coalesce(verified_at, %s) WHERE id = %s"
 SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
 ADD_MEMBER = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
 ACCOUNTS = """
@@ -76,6 +76,7 @@ SET_ROLE = "UPDATE members SET role = %s WHERE account_id = %s AND user_id = %s"
 CHANGE_ACCOUNT = """
 UPDATE accounts SET name = %s, mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END, dashboard_networks = %s WHERE id = %s
 """
+HIDE_STEPS = "UPDATE members SET steps_hidden_at = %s WHERE account_id = %s AND user_id = %s"
 PROPOSE_TOTP = "UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL"
 TAKE_TOTP = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
 END_TOTP = "UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s"
@@ -105,11 +106,15 @@ class User:
 
 @attrs.frozen
 class NewUser:
-    """A user to create. `identity`: an identity at another service, for signing in."""
+    """A user to create. `identity`: an identity at another service, for signing in.
+
+    `verified`: a link sent to the address was opened, or a provider verified it.
+    """
 
     name: str = ""
     password: str | None = attrs.field(default=None, repr=False)
     identity: Identity | None = None
+    verified: bool = False
 
 
 class Taken(Exception):
@@ -184,6 +189,10 @@ class Users:
     async def prefer(self, user_id: UUID, time_zone: str, shortcuts: bool, lines: Sequence[Line] = ()) -> None:
         """Set what the user prefers on the pages."""
         await self._changed(lines, "UPDATE users SET time_zone = %s, shortcuts = %s WHERE id = %s", (time_zone, shortcuts, user_id))
+
+    async def hide_steps(self, account_id: UUID, user_id: UUID, hidden: bool, lines: Sequence[Line] = ()) -> None:
+        """Hide the steps on the account's home page from this member, or show them again."""
+        await self._changed(lines, HIDE_STEPS, (self._now() if hidden else None, account_id, user_id))
 
     async def suggest_zone(self, user_id: UUID, time_zone: str) -> None:
         """Set the time zone of a user who has none yet."""
@@ -330,7 +339,7 @@ async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
 
 async def add(tx: Transaction, email: str, new: NewUser, now: datetime) -> User:
     """Create a user within the caller's transaction. If it raises Taken, the transaction must be rolled back."""
-    rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now))
+    rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now, now if new.verified else None))
     user = User(**COLUMNS.read(rows[0])) if rows else None
     if user is None or (new.identity is not None and not await connect(tx, user.id, new.identity, now)):
         raise Taken

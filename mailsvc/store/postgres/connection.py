@@ -24,10 +24,11 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from mailsvc.store.postgres import adapters, libpq  # noqa: F401  importing adapters registers them
+from mailsvc.store.postgres.cells import PLACE, Address, Place, cell_of
 from mailsvc.store.postgres.errors import StatementFailed, StoreError, Unavailable, server_error, translated
 from mailsvc.store.postgres.libpq import Broken, Exchange, Outcome
 from mailsvc.store.postgres.prepared import Prepared
-from mailsvc.store.postgres.targets import Target, targets
+from mailsvc.store.postgres.targets import Target, redirected, targets
 
 OLDEST_SERVER = 150000  # the oldest version that the tests run on
 IDLE_AFTER = 0.02  # seconds; before that the reactor has certainly read what the server sent
@@ -53,6 +54,13 @@ class Result:
     rows: list[Row]
     count: int
     tag: str
+
+
+@attrs.define(eq=False, auto_exc=True)
+class _Elsewhere(Exception):
+    """Another node holds the cell."""
+
+    address: Address
 
 
 class _Cursor(txpostgres.Cursor):  # type: ignore[misc]
@@ -83,12 +91,19 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
     async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Connection], None], limits: Limits = Limits()) -> Connection:
         """Open and verify a connection, or raise a StoreError that says what is wrong.
 
-        Each host and address of the DSN is tried in turn with its own timeout, the one that worked last first.
+        Each host and address of the DSN is tried in turn with its own timeout, the one that worked last first. For a cell, the
+        connection is to the node that holds it, and any node is asked which one that is.
         """
         problems: dict[str, StoreError] = {}
-        for target in await targets(reactor, dsn):
+        tried = await targets(reactor, dsn)
+        for target in tried:
             try:
                 connection = await cls._open(reactor, target, name, on_lost, limits)
+            except _Elsewhere as other:
+                target.forget()
+                problems[target.where] = Unavailable(f"It says that the cell is on {other.address}.")
+                nodes = await redirected(reactor, target, other.address)
+                tried += [node for node in nodes if node.where not in problems]
             except StoreError as error:
                 problems[target.where] = error
             else:
@@ -104,6 +119,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
             await connection.connect(**_arguments(target, name, limits))
             connection._connected = True
             await connection._verify()
+            if (cell := cell_of(target.dsn)) is not None:
+                await connection._verify_cell(cell)
         except BaseException as error:
             connection.abandon()
             if isinstance(error, (psycopg2.Error, ConnectionDone, ConnectionLost)):
@@ -124,6 +141,14 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
             raise Unavailable("The server is a standby and accepts no writes.")
         if read_only == "on":
             raise Unavailable("The server accepts no writes: default_transaction_read_only is on.")
+
+    async def _verify_cell(self, cell: str) -> None:
+        rows = (await self.execute(PLACE, (cell,))).rows
+        if not rows:
+            raise StatementFailed("3F000", f"There is no cell {cell} in this cluster.")
+        place = Place.of(rows[0])
+        if not place.here:
+            raise _Elsewhere(place.node)
 
     def fileno(self) -> int:
         """The descriptor that the reactor watches. While connecting, libpq may switch to another host and socket."""

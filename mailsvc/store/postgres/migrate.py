@@ -19,7 +19,8 @@ import attrs
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
-from mailsvc.store.postgres.cells import attach, cell_of, through_citus
+from mailsvc.store.cells.views import attach, find, suit
+from mailsvc.store.postgres.cells import at, cell_of, through_citus
 
 SOURCE = "package:mailsvc.store:migrations"
 LOCK = 0x6D61696C737663  # "mailsvc"
@@ -50,13 +51,36 @@ class TooOld(Exception):
 
 
 def migrate(dsn: str, source: str = SOURCE) -> list[str]:
-    """Apply missing migrations. Returns their names. In a cell, its views follow."""
+    """Apply missing migrations. Returns their names. In a cell, its views follow; without missing ones, the coordinator is not needed."""
     cell = cell_of(dsn)
     if cell is None:
         return _migrate(dsn, source)
-    applied = _migrate(through_citus(dsn, cell), source)
-    attach(dsn, cell)
+    place = find(dsn, cell)
+    applied = []
+    if _missing(through_citus(at(dsn, place.node), cell), source):
+        coordinator = at(dsn, place.coordinator)
+        applied = _migrate(through_citus(coordinator, cell), source)
+        suit(coordinator, cell)
+    attach(at(dsn, place.node), cell)
     return applied
+
+
+def create_tables(coordinator: str, cell: str, source: str = SOURCE) -> None:
+    """Fill the empty schema of a new cell. Its views are created where it is used first."""
+    _migrate(through_citus(coordinator, cell), source)
+    suit(coordinator, cell)
+
+
+def _missing(dsn: str, source: str) -> bool:
+    from yoyo.migrations import read_migrations
+
+    backend = _connect(dsn)
+    try:
+        known = read_migrations(source)
+        _fits(backend.connection, {migration.id for migration in known})
+        return bool(list(backend.to_apply(known)))
+    finally:
+        backend.connection.close()
 
 
 def _migrate(dsn: str, source: str) -> list[str]:

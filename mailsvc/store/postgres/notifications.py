@@ -87,6 +87,11 @@ class Notifications:
         self._running = True
         await self._connect()
 
+    def reconnect(self) -> None:
+        """Connect again: the cell is on another server."""
+        if self._connection is not None:
+            self._connection.abandon()
+
     async def stop(self) -> None:
         self._running = False
         self._backoff.wake()

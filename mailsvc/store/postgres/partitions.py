@@ -12,18 +12,24 @@ from functools import partial
 from typing import Any
 
 import attrs
+from twisted.logger import Logger
 
 from mailsvc.clock import utc
+from mailsvc.store.cells.coordinator import changing_schema
 from mailsvc.store.ids import uuid7_floor
-from mailsvc.store.postgres.cells import FOR_CITUS
+from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
+
+log = Logger()
 
 TABLES = (
     "emails", "messages", "events", "attempts", "event_log", "receipts", "webhook_messages", "webhook_attempts", "request_log",
     "hits",
 )  # fmt: skip
 DAYS_AHEAD = 16
+SOON = 2  # days ahead without which mail could soon not be stored
 LOCK = 0x7061727473  # "parts"
+_EXISTING = "SELECT relname FROM pg_class WHERE relname = ANY (%s) AND relispartition AND pg_table_is_visible(oid)"
 
 
 @attrs.define(eq=False)
@@ -42,21 +48,37 @@ class PartitionMaker:
 
 
 async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> list[str]:
-    """Create missing partitions from yesterday on. Returns their names. Several processes may do so at the same time."""
-    created = []
-    for wanted in days(now, days_ahead):
-        created += await pool.transact(partial(_make, wanted=wanted))
-    return created
+    """Create missing partitions from yesterday on. Returns their names. Several processes may do so at the same time.
+
+    A cell needs the coordinator for it. While that cannot be reached, only partitions that are needed soon are missed.
+    """
+    created = await _ensure(pool, days(now, min(SOON, days_ahead)))
+    try:
+        return created + await _ensure(pool, days(now, days_ahead))
+    except Unavailable as error:
+        log.warn("partitions of later days could not be created: {error}", error=str(error))
+        return created
 
 
 async def ensure_day(pool: Pool, day: datetime) -> None:
     """Create missing partitions of one day."""
-    await pool.transact(partial(_make, wanted=_statements(day)))
+    await _ensure(pool, [_statements(day)])
+
+
+async def _ensure(pool: Pool, each_day: Sequence[Mapping[str, Sequence[str]]]) -> list[str]:
+    rows = {name for (name,) in await pool.rows(_EXISTING, ([name for wanted in each_day for name in wanted],))}
+    missing = [wanted for wanted in each_day if not wanted.keys() <= rows]
+    created: list[str] = []
+    if missing:
+        async with changing_schema(pool) as changing:
+            for wanted in missing:
+                created += await changing.transact(partial(_make, wanted=wanted))
+    return created
 
 
 async def _make(transaction: Transaction, wanted: Mapping[str, Sequence[str]]) -> list[str]:
-    await transaction.rows(f"SELECT pg_advisory_xact_lock(%s), {FOR_CITUS}", (LOCK,))
-    rows = await transaction.rows("SELECT relname FROM pg_class WHERE relname = ANY (%s) AND relispartition", (list(wanted),))
+    await transaction.rows("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+    rows = await transaction.rows(_EXISTING, (list(wanted),))
     missing = [name for name in wanted if (name,) not in rows]
     for name in missing:
         for statement in wanted[name]:

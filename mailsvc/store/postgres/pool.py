@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
@@ -29,6 +30,7 @@ T = TypeVar("T")
 WATCH_INTERVAL = 5.0  # seconds between two checks of the watchdog
 ATTEMPT_TIMEOUT = 90.0  # seconds after which a connection attempt counts as stuck; its own timeouts are shorter
 PROBE_INTERVAL = 2.0  # seconds between two trial writes while the server lacks resources
+PAUSE_CHECK = 0.02  # seconds between two looks whether all work has ended
 SHUTDOWN_TIMEOUT = 1.0  # seconds that callers wait for a connection during a shutdown, if there is none
 # Rolled back. It takes 32 new pages, so it fails on a full disk, where an update within an existing page would still succeed.
 PROBE_STATEMENT = "CREATE TABLE mailsvc_write_probe AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 128)"
@@ -112,7 +114,10 @@ class Transaction:
 
 @attrs.define(eq=False)
 class Pool:
-    """`size` connections to `dsn`. At most `queue` callers wait, each for `timeout` seconds at most."""
+    """`size` connections to `dsn`. At most `queue` callers wait, each for `timeout` seconds at most.
+
+    `admit`: called with each new connection before anyone else uses it, because another server may have taken over.
+    """
 
     log = Logger()
 
@@ -123,6 +128,7 @@ class Pool:
     limits: Limits = Limits()
     queue: int = 1000
     timeout: float = 5.0
+    admit: Callable[[Connection], Awaitable[None]] | None = attrs.field(default=None, repr=False)
     statements: int = 0
     commits: int = 0
     _connections: set[Connection] = attrs.field(factory=set, init=False)
@@ -137,6 +143,7 @@ class Pool:
     _refilled: list[Deferred[None]] = attrs.field(factory=list, init=False)
     _backoff: Backoff = attrs.field(default=attrs.Factory(lambda self: Backoff(self.reactor), takes_self=True), init=False)
     _serving: bool = attrs.field(default=False, init=False)
+    _paused: bool = attrs.field(default=False, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
 
     @property
@@ -168,7 +175,7 @@ class Pool:
 
     @property
     def _wanted(self) -> bool:
-        return self._open or bool(self._waiting)
+        return not self._paused and (self._open or bool(self._waiting))
 
     async def start(self) -> None:
         """Open the first connection or raise why it failed. The others are opened in the background."""
@@ -209,6 +216,20 @@ class Pool:
             except TimeoutError:
                 self.log.info("still connecting to the database; the attempt is dropped when the process exits")
 
+    async def pause(self, patience: float) -> None:
+        """Close all connections until `resume`; those in use when their work ends, or after `patience` seconds. Callers wait."""
+        self._paused, deadline = True, self.reactor.seconds() + patience
+        for connection in list(self._idle):
+            connection.abandon()
+        while self._connections and self.reactor.seconds() < deadline:
+            await deferLater(self.reactor, PAUSE_CHECK)
+        for connection in list(self._connections):
+            connection.abandon()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._fill()
+
     async def transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run `fn` in a transaction and commit it, or roll back and re-raise. It continues if the caller is cancelled."""
         return await detached(self._transact(fn))
@@ -232,17 +253,21 @@ class Pool:
     async def _transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
         connection = await self._acquire()
         try:
-            transaction = Transaction(connection, self)
-            try:
-                result = await fn(transaction)
-                await transaction.finish()
-            except BaseException:
-                await transaction.rollback()
-                raise
-            await transaction.commit()
-            return result
+            return await self.transact_on(connection, fn)
         finally:
             self._release(connection)
+
+    async def transact_on(self, connection: Connection, fn: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run `fn` in a transaction on a connection that nobody else uses."""
+        transaction = Transaction(connection, self)
+        try:
+            result = await fn(transaction)
+            await transaction.finish()
+        except BaseException:
+            await transaction.rollback()
+            raise
+        await transaction.commit()
+        return result
 
     async def _execute_alone(self, sql: str | Prepared, params: Params) -> Result:
         connection = await self._acquire()
@@ -277,7 +302,7 @@ class Pool:
         self._check_drained()
 
     def _release(self, connection: Connection) -> None:
-        if connection.usable:
+        if connection.usable and not self._paused:
             self._idle.append(connection)
             self._serve()
         else:
@@ -311,6 +336,12 @@ class Pool:
 
     async def _connect(self) -> None:
         connection = await Connection.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
+        if self.admit is not None:
+            try:
+                await self.admit(connection)
+            except BaseException:
+                connection.abandon()
+                raise
         if not self._wanted or len(self._connections) >= self.size:
             connection.abandon()
             return

@@ -16,26 +16,36 @@ from psycopg2 import extensions
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.threads import deferToThreadPool
 
+from mailsvc.store.postgres.cells import Address
 from mailsvc.store.postgres.errors import Unavailable
 
 CONNECT_SECONDS = 10.0  # for one target; a smaller `connect_timeout` in the DSN takes precedence
 _PORT = "5432"
 
 _worked: dict[str, str] = {}  # by DSN: the target that last worked
+_redirected: dict[str, Target] = {}  # by DSN: the node of its cell, when it last worked
 
 
 @attrs.frozen
 class Target:
-    """`given`: the arguments of the DSN, with one host. `where`: its name in error messages."""
+    """`given`: the arguments of the DSN, with one host. `where`: its name in error messages. `redirected`: not a server of the DSN."""
 
     dsn: str = attrs.field(repr=False)
     where: str
     given: Mapping[str, str] = attrs.field(repr=False)
     seconds: float = CONNECT_SECONDS
+    redirected: bool = False
 
     def remember(self) -> None:
         """It worked: try it first next time."""
-        _worked[self.dsn] = self.where
+        if self.redirected:
+            _redirected[self.dsn] = self
+        else:
+            _worked[self.dsn] = self.where
+
+    def forget(self) -> None:
+        """The cell is elsewhere now."""
+        _redirected.pop(self.dsn, None)
 
 
 async def targets(reactor: Any, dsn: str) -> list[Target]:
@@ -57,7 +67,16 @@ async def targets(reactor: Any, dsn: str) -> list[Target]:
         found += [_target(dsn, given, host, each, port, seconds) for each in known]
     if not found:
         raise Unavailable("; ".join(unknown))
-    return sorted(found, key=lambda target: target.where != _worked.get(dsn))
+    found.sort(key=lambda target: target.where != _worked.get(dsn))
+    return found if (redirected := _redirected.get(dsn)) is None else [redirected, *found]
+
+
+async def redirected(reactor: Any, target: Target, address: Address) -> list[Target]:
+    """The node that holds the cell, instead of this target."""
+    given = {key: value for key, value in target.given.items() if key not in ("host", "hostaddr", "port")}
+    known = await _look_up(reactor, address.host, target.seconds) if _is_name(address.host) else [""]
+    made = (_target(target.dsn, given, address.host, each, str(address.port), target.seconds) for each in known)
+    return [attrs.evolve(each, where=f"the node {each.where}", redirected=True) for each in made]
 
 
 def _target(dsn: str, given: Mapping[str, str], host: str, address: str, port: str, seconds: float) -> Target:

@@ -1,4 +1,4 @@
-"""A report of what an upgrade would do to a database: missing migrations and their locks, the queue, and running processes."""
+"""A report of what an upgrade would do to a database: missing migrations, what they block and how long, the queue, running processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from mailsvc.store.queue.processes import SILENT
 
 APPLIED = "SELECT migration_id FROM _yoyo_migration"
 NEEDS = "SELECT needs FROM house"
-SIZES = "SELECT name, pg_total_relation_size(to_regclass(name)) FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL"
+# Of a partitioned table, all partitions. Without indexes, because none of the steps reads them.
+SIZES = """
+SELECT name, (SELECT coalesce(sum(pg_table_size(relid)), 0)::bigint FROM pg_partition_tree(to_regclass(name)))
+FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL
+"""
 WAITING = "SELECT count(*) FROM queue"
 # Old releases have no column `version`.
 RUNNING = """
@@ -22,22 +26,41 @@ WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs
 """
 _THERE = "SELECT to_regclass(%s) IS NOT NULL"
 
-# Statements that lock a table that may be large, either briefly or until an index is built.
+# Statements that lock a table that may be large, what others cannot do meanwhile, and how many bytes of the table they read in a second
+# (None: the size does not matter). The speeds are a tenth to a half of what two shared cores did with a cached table.
+_MB = 1 << 20
 _LOCKS = (
-    ("alters", re.compile(r"\bALTER TABLE(?: IF EXISTS| ONLY)* (\w+)", re.I)),
-    ("drops", re.compile(r"\bDROP TABLE(?: IF EXISTS)? (\w+)", re.I)),
-    ("indexes", re.compile(r"\bCREATE (?:UNIQUE )?INDEX (?!CONCURRENTLY)(?:IF NOT EXISTS )?\w+ ON (\w+)", re.I)),
-    ("rewrites rows of", re.compile(r"\b(?:UPDATE|DELETE FROM) (\w+)", re.I)),
+    ("alters", "reads and writes", None, re.compile(r"\bALTER TABLE(?: IF EXISTS| ONLY)* (\w+)", re.I)),
+    (
+        "checks all rows of",
+        "reads and writes",
+        200 * _MB,
+        re.compile(r"\bALTER TABLE(?: IF EXISTS| ONLY)* (\w+)(?=[^;]*\b(?:ADD CONSTRAINT|SET NOT NULL))", re.I),
+    ),
+    ("drops", "reads and writes", None, re.compile(r"\bDROP TABLE(?: IF EXISTS)? (\w+)", re.I)),
+    ("indexes", "writes", 50 * _MB, re.compile(r"\bCREATE (?:UNIQUE )?INDEX (?!CONCURRENTLY)(?:IF NOT EXISTS )?\w+ ON (\w+)", re.I)),
+    ("rewrites rows of", "changes of these rows", 10 * _MB, re.compile(r"\b(?:UPDATE|DELETE FROM) (\w+)", re.I)),
 )
 
 
 @attrs.frozen
+class Step:
+    """What a migration does to an existing table of `size` bytes, what it blocks meanwhile, and an estimate of how long that takes."""
+
+    does: str
+    table: str
+    size: int
+    blocks: str
+    seconds: float
+
+
+@attrs.frozen
 class Pending:
-    """A missing migration. `locks`: what it does to existing tables, and their size in bytes."""
+    """A missing migration."""
 
     name: str
     summary: str
-    locks: tuple[tuple[str, str, int], ...]
+    steps: tuple[Step, ...]
 
 
 @attrs.frozen
@@ -73,7 +96,8 @@ async def plan(pool: Pool) -> Plan:
     running = await pool.rows(RUNNING, (SILENT,)) if await _exists(pool, "processes") else []
     return Plan(
         tuple(
-            Pending(name, summary(text), tuple((what, t, sizes[t]) for what, t in touched(text) if t in sizes)) for name, text in pending
+            Pending(name, summary(text), tuple(_step(what, t, sizes[t]) for what, t in touched(text) if t in sizes))
+            for name, text in pending
         ),
         tuple(sorted(applied - set(known))),
         next((name for (name,) in needs if name is not None and name not in known), None),
@@ -97,8 +121,13 @@ def summary(text: str) -> str:
 def touched(text: str) -> Sequence[tuple[str, str]]:
     """What a migration does to which tables, without duplicates, in order."""
     bare = re.sub(r"--[^\n]*", "", text)
-    found = sorted((match.start(), what, match[1]) for what, pattern in _LOCKS for match in pattern.finditer(bare))
+    found = sorted((match.start(), what, match[1]) for what, _, _, pattern in _LOCKS for match in pattern.finditer(bare))
     return list(dict.fromkeys((what, table) for _, what, table in found))
+
+
+def _step(what: str, table: str, size: int) -> Step:
+    [(blocks, speed)] = [(blocks, speed) for does, blocks, speed, _ in _LOCKS if does == what]
+    return Step(what, table, size, blocks, 0.0 if speed is None else size / speed)
 
 
 async def _exists(pool: Pool, table: str) -> bool:

@@ -198,6 +198,13 @@ class Queue:
 
         return await self._pool.transact(fail)
 
+    async def move_domain(self, domain_id: UUID, region: str, next_at: datetime, limit: int) -> int:
+        """Move up to `limit` waiting recipients of mail from a domain to another region, due at `next_at` or later. Returns their number.
+
+        Leased ones follow when their lease ends.
+        """
+        return await self._pool.run(claims_sql.MOVE_DOMAIN, (domain_id, region, limit, region, next_at))
+
     async def hold(
         self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0, *, ordered: bool = False
     ) -> None:

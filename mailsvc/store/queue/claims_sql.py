@@ -48,21 +48,24 @@ _TAKE = {
 }
 TAKE = Prepared.named("take", _TAKE, CLAIM, _PLAN_IN_ORDER)
 
-RELEASE = """
+# Mail of a domain that has moved to another region goes there when it is no longer leased.
+REGION_NOW = "coalesce((SELECT d.region FROM domains d WHERE d.id = q.domain_id), q.region)"
+RELEASE = f"""
 UPDATE queue q
-SET lease = NULL, destination = coalesce(%s, destination), next_at = coalesce(%s, next_at), reason = coalesce(%s, reason)
+SET lease = NULL, region = {REGION_NOW},
+    destination = coalesce(%s, destination), next_at = coalesce(%s, next_at), reason = coalesce(%s, reason)
 FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
 WHERE q.email_id = k.email_id AND q.recipient = k.recipient AND q.lease IS NOT DISTINCT FROM %s
 """
 
 # FOR SHARE waits for a pause that is being lifted, so that no mail waits for a pause that has ended.
-RELEASE_PAUSED = """
+RELEASE_PAUSED = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
 ), pause AS MATERIALIZED (
     SELECT account_id, until FROM account_pauses WHERE account_id = %s AND until > %s FOR SHARE
 )
-UPDATE queue q SET lease = NULL, next_at = greatest(q.next_at, (SELECT until FROM pause))
+UPDATE queue q SET lease = NULL, region = {REGION_NOW}, next_at = greatest(q.next_at, (SELECT until FROM pause))
 FROM given g
 WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM %s
 """
@@ -90,6 +93,14 @@ WITH ended AS MATERIALIZED (
 DELETE FROM queue q USING ended
 WHERE q.email_id = ended.email_id AND q.recipient = ended.recipient
 RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status
+"""
+
+# Leased rows must not change (settle.sql). Reads the whole queue: too rare for an index.
+MOVE_DOMAIN = """
+WITH moving AS MATERIALIZED (
+    SELECT email_id, recipient FROM queue WHERE domain_id = %s AND region <> %s AND lease IS NULL LIMIT %s FOR UPDATE SKIP LOCKED
+)
+UPDATE queue q SET region = %s, next_at = greatest(q.next_at, %s) FROM moving m WHERE q.email_id = m.email_id AND q.recipient = m.recipient
 """
 
 COUNTS = """

@@ -23,6 +23,7 @@ from mailsvc.clock import calm_for, measure
 from mailsvc.clock import monotonic as since_boot
 from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.queue.claims_sql import REGION_NOW
 from mailsvc.store.sql import Columns
 
 HEARTBEAT = 10.0  # seconds between two heartbeats; runtime/polling has the loop
@@ -48,14 +49,14 @@ END = """
     WHERE ended_at IS NULL AND (id = ANY (%s::bigint[]) OR heartbeat_at < clock_timestamp() - make_interval(secs => %s))
 """
 # Of all ended processes, not only those ended just now: a commit that was in progress then may have come later.
-FREE = """
-    UPDATE queue SET lease = NULL
+FREE = f"""
+    UPDATE queue q SET lease = NULL, region = {REGION_NOW}
     FROM (
         SELECT email_id, recipient FROM queue WHERE lease IS NOT NULL AND lease IN (SELECT id FROM processes WHERE ended_at IS NOT NULL)
         ORDER BY email_id, recipient FOR UPDATE SKIP LOCKED
     ) AS found
-    WHERE queue.email_id = found.email_id AND queue.recipient = found.recipient
-"""
+    WHERE q.email_id = found.email_id AND q.recipient = found.recipient
+"""  # noqa: S608
 SWEEP = f"""
     DELETE FROM processes WHERE ended_at < clock_timestamp() - interval '{RETENTION}'
     AND NOT EXISTS (SELECT FROM queue WHERE lease = processes.id)
@@ -102,6 +103,11 @@ async def running(pool: Pool) -> list[Running]:
     return [Running(**_RUNNING.read(row)) for row in await pool.rows(RUNNING, (SILENT,))]
 
 
+async def delivering(pool: Pool) -> list[str]:
+    """Regions with a process that delivers mail."""
+    return sorted({each.region for each in await running(pool) if "delivery" in each.roles})
+
+
 @attrs.define(eq=False)
 class ProcessRegistration:
     """This process's row, and the leases that go with it.
@@ -143,6 +149,10 @@ class ProcessRegistration:
     def fresh(self) -> bool:
         """Whether the last heartbeat is recent enough that nobody can have taken the leases."""
         return self.monotonic() - self._beaten_at < FRESH
+
+    async def late(self) -> str | None:
+        """The same for /readyz."""
+        return None if self.fresh else "the heartbeat could not be written"
 
     def holds(self, lease: int) -> bool:
         """Whether this lease may still be used."""

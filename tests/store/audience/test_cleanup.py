@@ -35,7 +35,7 @@ async def test_references_go_and_others_stay(audience: Audience, monkeypatch: An
     await audience.segments.remove(account, asking.id)
     await audience.topics.remove(account, topic.id)
     await audience.properties.remove(account, plan.id)
-    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW, NOW)
+    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW, NOW, NOW + timedelta(hours=1))
     for table, ids in (("segments", {kept.id}), ("topics", {other.id}), ("contact_properties", {seats.id})):
         assert {id_ for (id_,) in await audience.pool.rows(f"SELECT id FROM {table}")} == ids
     assert await audience.pool.rows("SELECT segment_id, count(*) FROM contact_segments GROUP BY 1") == [(kept.id, 5)]
@@ -57,7 +57,7 @@ async def test_old_imports_go_with_their_errors(audience: Audience) -> None:
         await audience.pool.run(
             "INSERT INTO contact_import_errors VALUES (%s, lpad(%s, 32, '0')::uuid, 1, 'x', 'y')", (audience.account, str(id_))
         )
-    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW - timedelta(days=30), NOW)
+    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW - timedelta(days=30), NOW, NOW + timedelta(hours=1))
     for table, column in (("contact_imports", "id"), ("contact_import_errors", "import_id")):
         assert [id_.int for (id_,) in await audience.pool.rows(f"SELECT {column} FROM {table}")] == [2]
 
@@ -74,6 +74,6 @@ async def test_files_whose_import_nobody_started_go(audience: Audience) -> None:
     old, new = await uploaded(audience), await uploaded(audience)
     await audience.pool.run("UPDATE contact_imports SET created_at = %s WHERE id = %s", (NOW - timedelta(days=2), old))
     await audience.pool.run("UPDATE contact_imports SET created_at = %s WHERE id = %s", (NOW, new))
-    await Cleanup(audience.pool, Imports(audience.pool, audience.clock)).run(NOW, NOW - timedelta(days=1))
+    await Cleanup(audience.pool, Imports(audience.pool, audience.clock)).run(NOW, NOW - timedelta(days=1), NOW + timedelta(hours=1))
     for table, column in (("contact_imports", "id"), ("contact_import_chunks", "import_id")):
         assert [id_ for (id_,) in await audience.pool.rows(f"SELECT {column} FROM {table}")] == [new]

@@ -65,12 +65,12 @@ async def test_the_services_own_emails_are_not_counted(store: StoreRig) -> None:
     await store.pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Acme', %s) ON CONFLICT DO NOTHING", (ACCOUNT, NOW))
     sql = "INSERT INTO domains (id, account_id, name, region, status, created_at) VALUES (%s, %s, 'acme.example', 'r1', 'verified', %s)"
     await store.pool.run(sql, (DOMAIN, ACCOUNT, NOW))
-    reset, sent = email(source="dashboard", lease=store.lease), email()
-    await store.accept(reset, sent)
+    reset, sent, test = email(source="dashboard", lease=store.lease), email(), email(source="shared-test")
+    await store.accept(reset, sent, test)
     await store.settle(reset, Delivered("250"))
-    assert await EventLedger(store.pool, own_domain="acme.example").number(100) == 3
+    assert await EventLedger(store.pool, own_domains=["other.example", "acme.example"]).number(100) == 4
     assert await store.pool.rows("SELECT type, count FROM rollups") == [("email.sent", 1)]
-    assert await sequences(store) == {ACCOUNT: [1, 2, 3]}
+    assert await sequences(store) == {ACCOUNT: [1, 2, 3, 4]}
 
 
 @pytest_twisted.ensureDeferred

@@ -22,6 +22,7 @@ ENVELOPES = st.builds(
     envid=st.none() | st.text(min_size=1),
     notify=ENTRIES,
     orcpt=ENTRIES,
+    trace=st.none() | st.text(min_size=1),
 )
 
 

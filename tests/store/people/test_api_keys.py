@@ -17,7 +17,7 @@ from mailsvc.store.cache import CHANNEL
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.accounts import Account, Accounts
-from mailsvc.store.people.api_keys import Caller, Keys, digest, is_well_formed, new_token
+from mailsvc.store.people.api_keys import Caller, Keys, digest, hint, is_well_formed, new_token
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW
@@ -226,3 +226,12 @@ async def test_an_expired_key_no_longer_works(pool: Pool) -> None:
     assert await keys.find(digest(token)) is None and await keys.find_by_id(key_id) is None
     [shown] = (await keys.list(owner.id))[0]
     assert shown.expires_at == until
+
+
+def test_a_key_of_a_cell_begins_with_its_name() -> None:
+    token = new_token("eu_1")
+    assert token.startswith("ms_eu_1_")
+    assert is_well_formed(token)
+    assert not is_well_formed(token[:-1] + ("a" if token[-1] != "a" else "b"))
+    assert hint(token) == token[: len("ms_eu_1_") + 6]
+    assert hint(new_token()).count("_") == 1

@@ -96,10 +96,10 @@ async def test_an_account_keeps_an_admin(pool: Pool) -> None:
     people = People.of(pool)
     account = await people.accounts.create("Shop")
     ann, bo = await people.users.create("ann@example.com"), await people.users.create("bo@example.com")
-    assert await people.users.join(account.id, ann.id, "admin") and not await people.users.join(account.id, ann.id, "member")
-    await people.users.join(account.id, bo.id, "member")
+    assert await people.users.join(account.id, ann.id, "admin") and not await people.users.join(account.id, ann.id, "developer")
+    await people.users.join(account.id, bo.id, "developer")
     assert not await people.users.remove(account.id, ann.id)
-    assert not await people.users.set_role(account.id, ann.id, "member")
+    assert not await people.users.set_role(account.id, ann.id, "developer")
     assert await people.users.set_role(account.id, bo.id, "admin")
     session = await people.sessions.begin(ann.id, account.id, "whole", "", "")
     assert await people.users.remove(account.id, ann.id)
@@ -189,3 +189,15 @@ async def test_a_search_goes_back_page_by_page(store: StoreRig, monkeypatch: pyt
     assert page.emails == () and page.after == ids[3] and page.looked_until is not None
     page = await found.emails(ACCOUNT, Filters(text="Order 1"), 3, page.after)
     assert [one.subject for one in page.emails] == ["Order 1"] and page.after is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_role_that_the_previous_release_writes_becomes_that_of_developers(pool: Pool) -> None:
+    people = People.of(pool)
+    account, ann = await people.accounts.create("Acme"), await people.users.create("ann@example.com")
+    added = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, 'member', now())"
+    await people.pool.run(added, (account.id, ann.id))
+    assert [member.role for member in await people.users.members(account.id)] == ["developer"]
+    await people.users.set_role(account.id, ann.id, "billing")
+    await people.pool.run("UPDATE members SET role = 'member' WHERE user_id = %s", (ann.id,))
+    assert [member.role for member in await people.users.members(account.id)] == ["developer"]

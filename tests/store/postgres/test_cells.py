@@ -11,6 +11,7 @@ import pytest
 import pytest_twisted
 from psycopg2.extensions import make_dsn, parse_dsn
 
+from mailsvc.store.cells import views
 from mailsvc.store.postgres import cells
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.pool import Pool
@@ -68,9 +69,9 @@ async def test_citus_does_not_plan_the_statements_of_a_cell(citus: None, store: 
 
 def test_views_follow_the_tables(citus: None, database: str, administer: Callable[..., None]) -> None:
     assert migrate(database) == []
-    assert cells.attach(database, CELL) == []
+    assert views.attach(database, CELL) == []
     administer(cells.through_citus(database, CELL), "ALTER TABLE queue ADD note text", "CREATE TABLE more (account_id uuid PRIMARY KEY)")
-    assert cells.attach(database, CELL) == ["more", "queue"]
+    assert views.attach(database, CELL) == ["more", "queue"]
     administer(database, "INSERT INTO more VALUES (gen_random_uuid())")
     assert query(cells.through_citus(database, CELL), "SELECT count(*) FROM more") == [(1,)]
 
@@ -78,11 +79,11 @@ def test_views_follow_the_tables(citus: None, database: str, administer: Callabl
 @pytest_twisted.ensureDeferred
 async def test_numbers_continue_after_the_greatest(citus: None, pool: Pool, store: StoreRig, database: str) -> None:
     await pool.run("INSERT INTO processes (id, host, pid, region, roles) VALUES (700, 'elsewhere', 1, 'r1', '{}')")
-    cells.attach(database, CELL)
+    views.attach(database, CELL)
     assert await store.process() > 700
 
 
 def test_a_server_without_the_cell_is_refused(citus: None, database: str, administer: Callable[..., None]) -> None:
     administer(database, "CREATE SCHEMA empty")
-    with pytest.raises(cells.NotHere, match="does not hold the cell empty"):
-        cells.attach(database, "empty")
+    with pytest.raises(views.NotHere, match="does not hold the cell empty"):
+        views.attach(database, "empty")

@@ -28,6 +28,7 @@ OTHER = "somebody@else.example"
 MESSAGE = f"To: Zoe <{CANARY}>\r\nSubject: Hi\r\n\r\nHello {CANARY}\r\n".encode()
 # Values of columns that are not free.
 GIVEN: dict[tuple[str, str], Any] = {
+    ("incidents", "impact"): "maintenance",
     ("api_keys", "permission"): "full_access",
     ("confirmations", "kind"): "segment",
     ("consents", "kind"): "all",
@@ -45,7 +46,7 @@ GIVEN: dict[tuple[str, str], Any] = {
     ("exports", "state"): "done",
     ("hits", "kind"): "link",
     ("links", "purpose"): "sign-up",
-    ("members", "role"): "member",
+    ("members", "role"): "developer",
     ("queue", "status"): "queued",
     ("queue", "lease"): None,
     ("quota", "period"): "day",

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from mailsvc.store.logs.figures import Figures
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import holds
-from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Marker, Place, RestoreGuard, judge
+from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, TAKEN_OVER, Marker, Place, RestoreGuard, judge
 
 HERE = Place("7000", 16384, 16500, 1)
 SEEN = Marker("7000", 16384, 1000)
@@ -31,7 +31,9 @@ SEEN = Marker("7000", 16384, 1000)
         (HERE, 999, SEEN, SET_BACK),  # a snapshot
         (HERE, 999, attrs.evolve(SEEN, system="6999"), None),  # the witness of another cluster
         (attrs.evolve(HERE, timeline=0), 999, SEEN, SET_BACK),  # recovered to a point in time
-        (attrs.evolve(HERE, timeline=0), 1000, SEEN, None),  # a standby took over, with all that there was
+        (attrs.evolve(HERE, timeline=0), 1000, attrs.evolve(SEEN, synchronous=True), None),  # a standby took over, with all that there was
+        (attrs.evolve(HERE, timeline=0), 1000, SEEN, TAKEN_OVER),  # one that commits did not wait for
+        (attrs.evolve(HERE, timeline=0), 999, attrs.evolve(SEEN, synchronous=True), SET_BACK),
         (attrs.evolve(HERE, timeline=0), 1000, None, RECOVERED),
     ],
 )
@@ -79,8 +81,33 @@ async def test_the_restore_marker_shows_a_reset(pool: Pool, tmp_path: Path) -> N
     assert json.loads(file.read_text())["beats"] > marker["beats"] + 100
     file.write_text(json.dumps(marker | {"beats": marker["beats"] + 110}))  # of another machine
     assert await RestoreGuard(pool, file, "near").check() is None
+    synchronous = json.loads(file.read_text()) | {"synchronous": True}
+    await pool.run("UPDATE house SET timeline = timeline + 1")
+    assert await RestoreGuard(pool, file, "near").check() == TAKEN_OVER
+    file.write_text(json.dumps(synchronous))
     await pool.run("UPDATE house SET timeline = timeline + 1")
     assert await RestoreGuard(pool, file, "near").check() is None
     await pool.run("UPDATE house SET timeline = timeline + 1")
     file.write_text("rubbish")
     assert await RestoreGuard(pool, file, "near").check() == RECOVERED
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_took_over_is_judged_before_its_first_connection_is_used(pool: Pool) -> None:
+    from twisted.internet import reactor
+
+    holds_made: list[str] = []
+    guard = RestoreGuard(pool, None, "near", on_hold=lambda: holds_made.append("hold"))
+    guarded = Pool(pool.dsn, reactor, size=1, admit=guard.admit)
+    await guarded.start()
+    assert await guard.check() is None
+    await pool.run("UPDATE house SET timeline = timeline - 1")
+    assert guard._timeline is not None
+    guard._timeline -= 1  # as if this process knew the server before
+    [connection] = guarded._connections
+    connection.abandon()
+    assert await guarded.rows("SELECT count(*) FROM destinations WHERE name = '*'") == [(1,)]
+    assert holds_made == ["hold"]
+    assert await guard.check() == TAKEN_OVER, "so that erasures are applied again"
+    assert await guard.check() is None
+    await guarded.stop()

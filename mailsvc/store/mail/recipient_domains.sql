@@ -1,0 +1,19 @@
+-- A delivery that bounces later counts as bounced, as in the other metrics.
+WITH newest AS MATERIALIZED (
+    SELECT e.email_id, e.recipients FROM emails e
+    WHERE e.account_id = %(account)s AND e.email_id >= %(since)s AND e.email_id < %(until)s AND e.source NOT IN {service}
+    AND (%(domain)s::uuid IS NULL OR e.domain_id = %(domain)s)
+    ORDER BY e.email_id DESC LIMIT {looked}
+), told AS (
+    SELECT lower(split_part(n.recipients[v.recipient + 1], '@', -1)) AS name, bool_or(v.type = 'email.delivered') AS delivered,
+           bool_or(v.type = 'email.bounced') AS bounced, bool_or(v.type = 'email.complained') AS complained,
+           bool_or(v.type = 'email.delivery_delayed') AS deferred
+    FROM newest n CROSS JOIN LATERAL (
+        SELECT v.recipient, v.type FROM events v WHERE v.account_id = %(account)s AND v.email_id = n.email_id AND v.recipient IS NOT NULL
+        AND v.type IN ('email.delivered', 'email.bounced', 'email.complained', 'email.delivery_delayed') OFFSET 0
+    ) v
+    GROUP BY n.email_id, v.recipient, 1
+)
+SELECT (SELECT count(*) FROM newest), name, count(*) FILTER (WHERE delivered AND NOT bounced), count(*) FILTER (WHERE bounced),
+       count(*) FILTER (WHERE deferred), count(*) FILTER (WHERE complained)
+FROM told GROUP BY name
