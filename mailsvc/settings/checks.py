@@ -27,6 +27,11 @@ def one_of(*names: str) -> Callable[[str], str | None]:
     return lambda value: None if value in names else f"expected one of: {', '.join(names)}"
 
 
+def cell(value: str) -> str | None:
+    good = re.fullmatch(r"[a-z][a-z0-9_]{0,39}", value) and not value.startswith(("pg_", "citus")) and not value.endswith("_direct")
+    return None if good and value != "public" else "expected a name of a-z, 0-9 and _, such as us_1"
+
+
 def roles(value: tuple[str, ...]) -> str | None:
     return None if value and set(value) <= set(ROLES) else f"expected one or more of: {', '.join(ROLES)}"
 
@@ -94,11 +99,6 @@ def trusted_networks(value: Mapping[str, str]) -> str | None:
 def sender(value: str) -> str | None:
     good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
     return None if good else "expected an address such as mailsvc <notices@example.com>"
-
-
-def hosts(value: Mapping[str, str]) -> str | None:
-    wrong = [name for name in (*value, *value.values()) if host(name)]
-    return f'expected hosts by region, such as {{ "us-east-1" = "out.example.com" }}, not {wrong[0]!r}' if wrong else None
 
 
 def routes(value: Mapping[str, str]) -> str | None:

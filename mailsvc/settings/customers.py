@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 
 from mailsvc.settings import checks
@@ -37,14 +35,9 @@ class Domains:
     """Sending domains."""
 
     allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may verify a domain without DNS records.")
-    hosts: Mapping[str, str] = setting(
-        {},
-        "The host of each region, which receives bounces and whose addresses send. Empty: delivery.ehlo_name for this region.",
-        check=checks.hosts,
-    )
     spf_include: str | None = setting(
         None,
-        "A name whose SPF record lists all sending addresses, if they are not just those of the hosts.",
+        "A name whose SPF record lists all sending addresses, if they are not just those of the region's host.",
         check=checks.host,
         example="spf.example.com",
     )

@@ -30,7 +30,19 @@ def render() -> str:
             f"# {field.metadata['help']}",
             f"{'# ' if missing else ''}{key} = {written(field.metadata['example'] if missing else field.default)}",
         ]
+    for field in attrs.fields(Settings):
+        if "named" in field.metadata:
+            lines += _named(field)
     return "\n".join(lines) + "\n"
+
+
+def _named(field: attrs.Attribute[Any]) -> list[str]:
+    """A table as an example, in comments: its name is the operator's choice."""
+    lines = ["", f"# {field.metadata['help']}", f"# [{field.name}.NAME]"]
+    for _, key, leaf in reader.keys(field.metadata["named"]):
+        value = leaf.metadata["example"] if leaf.default is None else leaf.default
+        lines += ["#", f"# {leaf.metadata['help']}", f"# {key} = {written(value)}"]
+    return lines
 
 
 def written(value: Any) -> str:

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mailsvc.settings import reader
+from twisted.logger import Logger
+
+from mailsvc.settings import reader, regions
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings, Smtp
+
+log = Logger()
 
 MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}  # refused: they meant something else
 RENAMED = {  # accepted with a warning until the next release
@@ -24,11 +28,38 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     return check(reader.read(path), environ)
 
 
+def former_names(path: Path, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
+    """Renamed settings that a file or the environment still has by their former names, each with the current one."""
+    return reader.former_names(reader.read(path), environ, RENAMED)
+
+
 def check(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of a file that has been parsed, or is yet to be written. Raises SettingsError."""
+    given, environ = _with_regions(given, environ)
     settings = reader.build(Settings, given, environ, MOVED, RENAMED)
+    regions.check(settings)
+    settings = regions.applied(settings)
     _check_together(settings)
     return settings
+
+
+def _with_regions(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Replaces the former setting domains.hosts by the host of each region."""
+    name, domains = reader.variable("domains", "hosts"), given.get("domains")
+    if name in environ:
+        hosts = reader.from_text(environ[name], Mapping[str, str], name)
+    elif isinstance(domains, Mapping) and "hosts" in domains:
+        hosts = domains["hosts"]
+    else:
+        return given, environ
+    if not isinstance(hosts, Mapping) or (hosts and "regions" in given):
+        raise SettingsError("The setting domains.hosts has been replaced by regions.NAME.host; remove it.")
+    log.warn("The setting domains.hosts has been replaced by regions.NAME.host; change it before the next release.")
+    if isinstance(domains, Mapping):
+        given = {**given, "domains": {key: value for key, value in domains.items() if key != "hosts"}}
+    if hosts:
+        given = {**given, "regions": {region: {"host": host} for region, host in hosts.items()}}
+    return given, {key: value for key, value in environ.items() if key != name}
 
 
 def _check_together(settings: Settings) -> None:
@@ -49,12 +80,22 @@ def _check_together(settings: Settings) -> None:
         _check_certificate(settings.smtp)
     if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
         raise SettingsError("Set smtp.postmaster and smtp.postmaster_domain together; one of them is missing.")
+    _check_test_sender(settings)
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("Expected delivery.connections_initial ≤ delivery.connections_max ≤ delivery.connections.")
-    if settings.domains.hosts and settings.region not in settings.domains.hosts:
-        raise SettingsError(f"The setting domains.hosts has no host for the region {settings.region}.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
+
+
+def _check_test_sender(settings: Settings) -> None:
+    sender, tests = settings.sender, settings.dashboard.test_sender
+    if tests is None:
+        return
+    if sender is None:
+        raise SettingsError("The setting dashboard.test_sender needs the setting sender, with which members confirm their addresses.")
+    domain = tests.rpartition("@")[2].lower()
+    if domain in (sender.rpartition("@")[2].rstrip(">").lower(), (settings.smtp.postmaster_domain or "").lower()):
+        raise SettingsError(f"The setting dashboard.test_sender needs a domain of its own; {domain} is used by another setting.")
 
 
 def _check_certificate(smtp: Smtp) -> None:

@@ -43,6 +43,11 @@ def section(factory: type, help: str) -> Any:
     return attrs.field(factory=factory, metadata={"help": help, "section": factory})
 
 
+def named_sections(factory: type, help: str) -> Any:
+    """Defines tables of keys that the operator names. The environment cannot set them."""
+    return attrs.field(default=types.MappingProxyType({}), metadata={"help": help, "named": factory})
+
+
 def read(path: Path) -> dict[str, Any]:
     """Reads a file as nested dictionaries."""
     try:
@@ -81,6 +86,14 @@ def build(
     return _table(cls, _overlaid(cls, given, environ), "")
 
 
+def former_names(given: Mapping[str, Any], environ: Mapping[str, str], renamed: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The former names of settings that are in use, each with the current one: first those in the file, then environment variables."""
+    places = [(old, new, *old.rpartition(".")[::2], new.rpartition(".")[2]) for old, new in renamed.items()]
+    found = [(old, new) for old, new, table, key, _ in places if isinstance(given.get(table), Mapping) and key in given[table]]
+    former = [(variable(table, key), variable(table, current)) for _, _, table, key, current in places]
+    return [*found, *(each for each in former if each[0] in environ)]
+
+
 def _with_current_name(
     given: Mapping[str, Any], environ: Mapping[str, str], old: str, new: str
 ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -108,12 +121,12 @@ def variable(table: str, key: str) -> str:
 
 
 def keys(cls: type) -> Iterator[tuple[str, str, attrs.Attribute[Any]]]:
-    """Lists every setting as (section or "", key, field), in the order of the classes."""
+    """Lists every setting as (section or "", key, field), in the order of the classes, without those of `named_sections`."""
     for field in attrs.fields(cls):
         if inner := field.metadata.get("section"):
             for _, key, leaf in keys(inner):
                 yield field.name, key, leaf
-        else:
+        elif "named" not in field.metadata:
             yield "", field.name, field
 
 
@@ -130,11 +143,12 @@ def _overlaid(cls: type, given: Mapping[str, Any], environ: Mapping[str, str]) -
         hint = get_type_hints(sections[table] if table else cls)[key]
         target = result.setdefault(table, {}) if table else result
         if isinstance(target, dict):  # otherwise, _table reports it
-            target[key] = _from_text(environ[name], hint, name)
+            target[key] = from_text(environ[name], hint, name)
     return result
 
 
-def _from_text(text: str, hint: Any, name: str) -> Any:
+def from_text(text: str, hint: Any, name: str) -> Any:
+    """The value of an environment variable."""
     if str in _alternatives(hint) or Path in _alternatives(hint):
         return text
     try:
@@ -159,9 +173,17 @@ def _table(cls: type[T], given: Mapping[str, Any], prefix: str) -> T:
             if not isinstance(value, dict):
                 raise SettingsError(f"The setting {where} is {_shown(value)}; expected a table of settings.")
             values[key] = _table(inner, value, f"{where}.")
+        elif inner := fields[key].metadata.get("named"):
+            values[key] = _named_tables(inner, value, where)
         else:
             values[key] = _leaf(value, hints[key], where, fields[key].metadata)
     return cls(**values)
+
+
+def _named_tables(cls: type[T], value: Any, where: str) -> Mapping[str, T]:
+    if not isinstance(value, dict) or not all(isinstance(each, dict) for each in value.values()):
+        raise SettingsError(f"The setting {where} is {_shown(value)}; expected tables of settings, such as [{where}.NAME].")
+    return types.MappingProxyType({name: _table(cls, each, f"{where}.{name}.") for name, each in value.items()})
 
 
 def _leaf(value: Any, hint: Any, where: str, metadata: Mapping[Any, Any]) -> Any:

@@ -17,13 +17,16 @@ from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.audience import Audience, Broadcasts
 from mailsvc.settings.audit import Audit
 from mailsvc.settings.checks import RELAY_PORTS, ROLES
+from mailsvc.settings.console import Console, Status
 from mailsvc.settings.content_filter import ContentFilter
 from mailsvc.settings.customers import Domains, Webhooks
 from mailsvc.settings.identity_providers import SignIn
 from mailsvc.settings.plans import Plans
 from mailsvc.settings.privacy import Privacy
-from mailsvc.settings.reader import section, setting
+from mailsvc.settings.reader import named_sections, section, setting
+from mailsvc.settings.region import Region
 from mailsvc.settings.retention import Retention
+from mailsvc.settings.tracing import Tracing
 from mailsvc.settings.tracking import Tracking
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
@@ -41,6 +44,15 @@ class Database:
     )
     embedded: Path | None = setting(
         None, "Instead of url, to try mailsvc: the folder of a Postgres server that mailsvc starts.", example="var/postgres"
+    )
+    cell: str | None = setting(
+        None,
+        "The cell of a Citus cluster that this process serves. url then names nodes of the cluster.",
+        check=checks.cell,
+        example="us_1",
+    )
+    node_regions: Mapping[str, str] = setting(
+        {}, "The region of each node of the Citus cluster, by host and port.", example={"10.0.1.5:5432": "us-east-1"}
     )
     restore_marker: Path | None = setting(
         None,
@@ -361,6 +373,11 @@ class Dashboard:
     session_idle_hours: float = setting(24.0, "Hours without a request after which a session ends.", check=checks.between(0.05, 8760))
     session_days: float = setting(30.0, "Days after which a session ends in any case.", check=checks.between(0.05, 365))
     sign_up: bool = setting(False, "Whether anyone can create an account. Needs the setting sender. Otherwise, people join by invitation.")
+    test_sender: str | None = setting(
+        None, "The From address of test emails for accounts without a verified domain. Needs the setting sender. Its domain must belong to "
+        "one of the accounts, and nothing else can be sent from it. Unset: there are no such test emails.",
+        check=checks.address, example="test@try.example.com",
+    )  # fmt: skip
     block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "DNS blocklists of addresses. Insights look up the source addresses there.")
     domain_lists: tuple[str, ...] = setting(
         (), "DNS blocklists of domains. Insights look up senders and links there. Most require registration."
@@ -414,7 +431,13 @@ class Settings:
     secrets: Secrets = section(Secrets, "Encryption at rest.")
     log: Log = section(Log, "The daemon's log.")
     metrics: Metrics = section(Metrics, "Prometheus metrics.")
+    console: Console = section(Console, "The operator's console. `mailsvc operator add` names who can sign in.")
+    status: Status = section(Status, "The public status page.")
+    tracing: Tracing = section(Tracing, "OpenTelemetry traces.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
     dashboard: Dashboard = section(Dashboard, "The dashboard.")
     sign_in: SignIn = section(SignIn, "Signing in to the dashboard with Google, OpenID Connect or GitHub.")
     development: Development = section(Development, "The first start in development.")
+    regions: Mapping[str, Region] = named_sections(
+        Region, "The regions of an installation that has several, each with its name. Processes of all of them share the database."
+    )
