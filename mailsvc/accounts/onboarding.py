@@ -24,6 +24,7 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.net import address_guard
 from mailsvc.net.dns import Resolver
 from mailsvc.runtime.database import Database
+from mailsvc.settings import regions
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
@@ -33,8 +34,10 @@ from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.people.audit import OPERATOR, Line, by_operator
+from mailsvc.store.people.residence import RegionRefused
+from mailsvc.store.people.roles import Role
 from mailsvc.store.people.sessions import Sessions
-from mailsvc.store.people.users import Role, Users
+from mailsvc.store.people.users import Users
 
 REPORTS = "reports"  # the purpose of the secrets that sign addresses for reports
 
@@ -120,8 +123,27 @@ class Customers:
             )
         return found[0]
 
-    async def add_domain(self, account_id: UUID, text: str, region: str) -> Domain:
-        """Add a sending domain with a DKIM key of each algorithm."""
+    async def region_for(self, account_id: UUID, region: str | None) -> str:
+        """The region of a new domain of the account."""
+        try:
+            return await self.maintenance.region_for(account_id, region)
+        except RegionRefused as wrong:
+            raise Refused(f"The region {wrong}") from None
+
+    async def move_domain(self, domain: Domain, region: str) -> Domain:
+        """Move a domain with its queued mail to another region."""
+        try:
+            line = by_operator(domain.account_id, "domain moved", f"{domain.name} to {region}")
+            moved = await self.maintenance.move(domain, region, [line])
+        except RegionRefused as wrong:
+            raise Refused(f"The region {wrong}") from None
+        if moved is None:
+            raise Refused(f"The domain {domain.name} has been deleted.")
+        return moved
+
+    async def add_domain(self, account_id: UUID, text: str, region: str | None) -> Domain:
+        """Add a sending domain with a DKIM key of each algorithm. Without `region`: in the account's home region."""
+        region = await self.region_for(account_id, region)
         try:
             line = by_operator(account_id, "domain added", text)
             return await self.maintenance.add(account_id, text, region, lines=[line], limited=False)
@@ -129,15 +151,15 @@ class Customers:
             raise Refused(f"{text!r} is not a valid sending domain. {wrong}") from None
         except AlreadyAdded as taken:
             raise Refused(f"The account already has the domain {taken}.") from None
+        except RegionRefused as wrong:  # pinned meanwhile
+            raise Refused(f"The region {wrong}") from None
 
 
 def publishing_of(settings: Settings, encryption: Encryption) -> Publishing:
     """The operator's settings for the DNS records that customers publish, and what signs the addresses in them."""
-    domains = settings.domains
-    hosts = domains.hosts or {settings.region: settings.delivery.ehlo_name or "localhost"}
-    own = tracking_host(settings)
+    hosts, includes, own = regions.hosts(settings), regions.spf_includes(settings), tracking_host(settings)
     return Publishing(
-        hosts, domains.spf_include, domains.dkim_zone, lambda: encryption.secrets_for(REPORTS)[0], own, settings.tracking.authority
+        hosts, includes, settings.domains.dkim_zone, lambda: encryption.secrets_for(REPORTS)[0], own, settings.tracking.authority
     )
 
 
@@ -157,8 +179,9 @@ def domain_maintenance(
     limits = DomainLimits(settings.domains.per_account, settings.domains.unverified, settings.domains.adds_per_hour)
     checks, claims = DomainChecks(pool, domains), DomainClaims(pool, domains)
     return DomainMaintenance(
-        domains, checks, claims, checker, publishing, rules, _key_threads(reactor), _own(settings, publishing), wake, limits
-    )
+        domains, checks, claims, checker, publishing, rules, _key_threads(reactor), _own(settings, publishing), wake, limits,
+        settings.region,
+    )  # fmt: skip
 
 
 def _key_threads(reactor: Any) -> Callable[[Callable[[], Any]], Deferred[Any]]:
@@ -171,8 +194,8 @@ def _key_threads(reactor: Any) -> Callable[[Callable[[], Any]], Deferred[Any]]:
 
 def _own(settings: Settings, publishing: Publishing) -> frozenset[str]:
     """The operator's own names, which customers cannot use."""
-    others = (publishing.spf_include, publishing.dkim_zone, publishing.tracking_host, urlsplit(settings.base_url or "").hostname)
-    return frozenset(name.lower() for name in (*publishing.hosts.values(), *others) if name)
+    others = (publishing.dkim_zone, publishing.tracking_host, urlsplit(settings.base_url or "").hostname)
+    return regions.service_names(settings) | frozenset(name.lower() for name in others if name)
 
 
 async def find_account(accounts: Accounts, text: str) -> Account:

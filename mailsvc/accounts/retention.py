@@ -17,10 +17,12 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.settings import retention
 from mailsvc.store.broadcasts.retention import BroadcastRetention
+from mailsvc.store.console.operators import sweep_sessions
 from mailsvc.store.domains.reports import Reports
 from mailsvc.store.logs.retention import Retention as Stored
 from mailsvc.store.mail.dsn_requests import Notices
 from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.people.shared_tests import SharedTests
 from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.tls import TlsRecords
@@ -83,7 +85,9 @@ class RetentionSweep:
 
     async def _sessions(self, now: datetime) -> None:
         await Sessions(self.pool, self.clock, self.idle).sweep()
+        await sweep_sessions(self.pool, now)
         await SignInAttempts(self.pool, self.clock).sweep()
+        await SharedTests(self.pool, self.clock).sweep()
 
     async def _notices(self, now: datetime) -> None:
         await Notices(self.pool).sweep(now)

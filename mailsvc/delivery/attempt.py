@@ -31,7 +31,9 @@ from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
+from mailsvc.runtime.tracing import Tracing
 from mailsvc.smtp.client.client import Result
+from mailsvc.store.cache import MAX_AGE
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, StatementFailed, StoreError
@@ -80,12 +82,14 @@ class Attempts:
         chunking: Chunking,
         policies: Policies | None = None,
         tls_counts: TlsCounts | None = None,
+        region: str | None = None,
     ) -> None:
-        self._clock, self._limits, self._process = clock, limits, process
+        self._clock, self._limits, self._process, self._region = clock, limits, process, region
         self._loader, self._settling = loader, settling
         self._new_id, self._random, self._leases = new_id, random, leases
         self._chunking, self._policies, self.tls_counts = chunking, policies, tls_counts or TlsCounts(clock)
         self._schedule = Schedule.of(limits)
+        self.tracing: Tracing | None = None
         self.stopping = False  # connections are being cut: mail that was not sent goes back to the queue
 
     @property
@@ -104,15 +108,15 @@ class Attempts:
             if self.stopping or held(self._clock) or not self._process.holds(transaction.lease):
                 return AttemptResult(unsent=True)
             started = pace.now(self._clock)
-            if expired(transaction, started):
-                await self.settle(transaction, [_expired(leased) for leased in transaction.recipients])
+            origin = await self._origin(transaction, started)
+            if origin is None:
                 return AttemptResult(tried=False)
-            origin = await self._loader.origin(transaction)
             policy = await self._required(transaction, origin, connection)
             if policy.verified and not policy.met_by(connection.actual_tls):
                 return AttemptResult(required=policy, tried=False)
             self._count_tls(transaction, policy, connection)
             loaded = await self._loader.load(transaction)
+            transaction.envelope = loaded.envelope
             if loaded.unwanted and await self._leave_out(transaction, loaded.unwanted):
                 return AttemptResult(tried=False)
             fresh = not connection.reused
@@ -138,6 +142,17 @@ class Attempts:
                 self._loader.unload(loaded)
         tried = any(stage != "ours" for stage in result.stages)  # otherwise nothing reached the server
         return AttemptResult(trouble=reading.trouble, remaining=remaining, refusals=_refusals(result), tried=tried)
+
+    async def _origin(self, transaction: Transaction, started: datetime) -> Origin | None:
+        """What the sending domain says. None if this process has nothing to send: the mail has expired, or its domain has moved."""
+        if expired(transaction, started):
+            await self.settle(transaction, [_expired(leased) for leased in transaction.recipients])
+            return None
+        origin = await self._loader.origin(transaction)
+        if origin.region not in (None, self._region):  # so does the mail, when its lease ends
+            self._leases.return_unsent(transaction, MAX_AGE)
+            return None
+        return origin
 
     async def _leave_out(self, transaction: Transaction, unwanted: Mapping[str, str]) -> bool:
         """Settle recipients who no longer want the email. Returns whether nobody is left."""
@@ -283,6 +298,8 @@ class Attempts:
             if not await self._settle_later(transaction, settlement, error):
                 return
         self._leases.remove(transaction)
+        if self.tracing is not None and transaction.envelope.trace is not None:
+            _trace(self.tracing, transaction.envelope.trace, transaction, settlement)
         self._log(transaction, settlement)
 
     async def _settle_later(self, transaction: Transaction, settlement: Settlement, error: Exception) -> bool:
@@ -305,10 +322,28 @@ class Attempts:
         """One line for what was not delivered, without addresses. Deliveries are counted in metrics."""
         undelivered = [each.outcome for each in settlement.outcomes if not isinstance(each.outcome, Delivered)]
         if undelivered:
-            kinds = Counter(type(outcome).__name__.lower() for outcome in undelivered)
-            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            counts = _counts(undelivered)
             host = settlement.attempt.host if settlement.attempt is not None else None
             self.log.info("{email_id}: {outcomes} at {host}", email_id=str(transaction.email_id), outcomes=counts, host=host or "no host")
+
+
+def _counts(outcomes: Collection[Outcome]) -> str:
+    kinds = Counter(type(outcome).__name__.lower() for outcome in outcomes)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+def _trace(tracing: Tracing, parent: str, transaction: Transaction, settlement: Settlement) -> None:
+    """A span from the beginning of the attempt to the commit of its outcome; none if nothing was attempted."""
+    attempt, outcomes = settlement.attempt, [each.outcome for each in settlement.outcomes]
+    if attempt is None:
+        return
+    span = tracing.begin("attempt", attempt.started_at.timestamp(), parent, "client")
+    error = None if all(isinstance(outcome, Delivered) for outcome in outcomes) else _counts(outcomes)
+    facts: dict[str, str | int] = {"mailsvc.email.id": str(transaction.email_id), "mailsvc.account.id": str(transaction.account_id)}
+    facts |= {"mailsvc.attempt": transaction.recipients[0].attempts + 1, "mailsvc.outcomes": _counts(outcomes)}
+    if attempt.host is not None:
+        facts["server.address"] = attempt.host
+    span.end(settlement.at.timestamp(), facts, error)
 
 
 def _settlement(

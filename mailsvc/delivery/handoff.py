@@ -65,14 +65,19 @@ class LocalHandoff:
     def lease(self) -> int:
         return self._queue.lease
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
-        """A place for one email if it can be sent at once and overtakes nothing; otherwise only where to queue it."""
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
+        """A place for one email if it can be sent at once and overtakes nothing; otherwise only where to queue it.
+
+        Mail of another region is left to that region's processes.
+        """
         route = self._routes.cached(domain)
         if not isinstance(route, Route):
             return Reservation(domain.lower())
         if pool:
             route = route.of_pool(pool)
         destination = route.destination
+        if region not in (None, self._queue.region):
+            return Reservation(destination)
         lane, leases = self._lanes.get(destination), self._leases
         facts = EmailFacts(
             self._lanes.accepting, self._queue.process.fresh, self._holds.held(destination),
@@ -149,7 +154,7 @@ class QueueOnly:
     routes: Routes
     _looking_up: set[str] = attrs.field(factory=set, init=False)
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
         domain = domain.lower()
         answer = self.routes.cached(domain)
         if answer is None:

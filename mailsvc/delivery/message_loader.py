@@ -52,6 +52,7 @@ class Origin:
 
     return_path: Callable[[], str]
     tls_required: bool = False
+    region: str | None = None  # which it sends from; None: any
 
 
 class Sending(Protocol):

@@ -43,9 +43,12 @@ from mailsvc.delivery.tasks import Tasks, finished
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.holds import EVERYTHING
 from mailsvc.store.queue.processes import ProcessRegistration
+from mailsvc.store.queue.restore_guard import REASON
 from mailsvc.store.queue.settle import Settling
 
+_UNTIL_READ = 60.0  # seconds of a hold that is in the database already
 _SETTLE_SECONDS = 10.0  # at shutdown, to settle the attempts that were cut
 
 
@@ -87,7 +90,7 @@ class Delivery(Service):
         leases = LeaseBook(clock, queue, tasks, self.wake, memory, RecentMessages(cached))
         loader = MessageLoader(clock, messages, sending, memory, consent)
         chunking = Chunking(clock, limits.chunking, shaping)
-        attempts = Attempts(clock, limits, process, loader, settling, new_id, random, leases, chunking, policies, tls_counts)
+        attempts = Attempts(clock, limits, process, loader, settling, new_id, random, leases, chunking, policies, tls_counts, region)
         holds = Holds(clock, queue, region, limits, random, tasks)
         slots = Slots(limits.connections, clock, limits.patience_seconds)
         reactions = Reactions(shaping, holds, attempts, leases, tasks)
@@ -122,6 +125,11 @@ class Delivery(Service):
         self.lanes.abort()
         await self.lanes.ended(_SETTLE_SECONDS)
         await finished(self._clock, self._tasks.running, _SETTLE_SECONDS)
+
+    def hold_restored(self) -> None:
+        """Stop claiming at once: the restore guard held all mail in the database, which this process reads about once a second."""
+        self.holds.pause(EVERYTHING, REASON, _UNTIL_READ)
+        self.lanes.close_held()
 
     def wake(self) -> None:
         """Look at the queue now: something was put there."""

@@ -26,6 +26,7 @@ from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Choices, DkimKey, Domain, Domains
 from mailsvc.store.domains.values import Claim, DomainLimits, LimitReached
 from mailsvc.store.people.audit import Line
+from mailsvc.store.people.residence import RegionRefused
 from mailsvc.store.postgres.errors import Conflict
 
 ALGORITHMS: tuple[Algorithm, ...] = ("rsa", "ed25519")
@@ -48,7 +49,10 @@ class KeysNotPublished(Exception):
 
 @attrs.define(eq=False)
 class DomainMaintenance:
-    """`own`: the operator's names; `wake`: called when a check becomes due; `in_thread`: runs key generation."""
+    """`own`: the operator's names; `wake`: called when a check becomes due; `in_thread`: runs key generation.
+
+    `region`: of new domains of accounts without a home region; None: the first one.
+    """
 
     domains: Domains
     checks: DomainChecks
@@ -60,10 +64,29 @@ class DomainMaintenance:
     own: Collection[str] = ()
     wake: Callable[[], None] = lambda: None
     limits: DomainLimits = DomainLimits()
+    region: str | None = None
     # Generating keys costs CPU time, so accounts take turns.
     _generating: FairShare = attrs.field(factory=lambda: FairShare(KEY_THREADS, 1, waiting=WAITING_PER_ACCOUNT), init=False)
 
     # Requested by users. `lines` are written to the account's audit log with the change.
+
+    async def region_for(self, account_id: UUID, wanted: str | None) -> str:
+        """The region of a new domain. Raises RegionRefused if `wanted` does not exist, or if the account's data has to stay elsewhere."""
+        hosts, residence = self.publishing.hosts, await self.domains.residences.of(account_id)
+        region = wanted or residence.region or self.region or next(iter(hosts))
+        if region not in hosts:
+            raise RegionRefused(f"must be one of: {', '.join(sorted(hosts))}.")
+        residence.check(region)
+        return region
+
+    async def move(self, domain: Domain, region: str, lines: Sequence[Line] = ()) -> Domain | None:
+        """Move a domain with its queued mail to another region, and look for its new records. Raises RegionRefused.
+
+        None if the domain no longer exists.
+        """
+        moved = await self.domains.move(domain.account_id, domain.id, await self.region_for(domain.account_id, region), lines)
+        self.wake()
+        return moved
 
     async def add(
         self,
@@ -77,7 +100,7 @@ class DomainMaintenance:
     ) -> Domain:
         """Add a domain with a key of each algorithm, even if another account has the name: DNS decides who gets it.
 
-        Raises names.NotADomain, AlreadyAdded, or LimitReached (unless `limited` is false).
+        Raises names.NotADomain, AlreadyAdded, RegionRefused, or LimitReached (unless `limited` is false).
         """
         name = names.parse(text, self.own)
         if any(found.account_id == account_id for found in await self.domains.all_named(name.ascii)):

@@ -36,14 +36,14 @@ class Record:
 class Publishing:
     """The operator's settings for these records.
 
-    `hosts`: the host of each region that receives bounces; `spf_include`: a name whose SPF record lists all sending addresses (default:
-    the addresses of the host); `dkim_zone`: the operator's zone for delegated DKIM keys; `reports_secret`: signs the addresses for reports,
-    None if they are not offered; `tracking_host`: what tracking subdomains point to; `authority`: issues their certificates,
-    None if it is not known.
+    `hosts`: the host of each region that receives bounces; `spf_includes`: by region, a name whose SPF record lists all sending
+    addresses (default: the addresses of the host); `dkim_zone`: the operator's zone for delegated DKIM keys; `reports_secret`: signs
+    the addresses for reports, None if they are not offered; `tracking_host`: what tracking subdomains point to; `authority`: issues
+    their certificates, None if it is not known.
     """
 
     hosts: Mapping[str, str]
-    spf_include: str | None = None
+    spf_includes: Mapping[str, str] = attrs.field(factory=dict)
     dkim_zone: str | None = None
     reports_secret: Callable[[], bytes | None] = attrs.field(default=lambda: None, repr=False)
     tracking_host: str | None = None
@@ -53,7 +53,8 @@ class Publishing:
         return self.hosts.get(region, "localhost")
 
     def spf(self, region: str) -> str:
-        ours = f"include:{self.spf_include}" if self.spf_include else f"a:{self.host(region)}"
+        included = self.spf_includes.get(region)
+        ours = f"include:{included}" if included else f"a:{self.host(region)}"
         return f"v=spf1 {ours} ~all"  # 7208 §5.2, §5.3
 
     def advised(self, domain: Domain) -> tuple[Record, ...]:

@@ -51,6 +51,7 @@ from mailsvc.intake import Intake
 from mailsvc.net.signed_links import SignedLinks
 from mailsvc.runtime.budget import Budgets
 from mailsvc.runtime.offload import InThread
+from mailsvc.runtime.tracing import Tracing
 from mailsvc.store.events.event_log import EventLog as StoredEventLog
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.logs.requests import RequestLog
@@ -105,6 +106,7 @@ class Api:
     trusted: Networks = ()
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
     uploader: Uploader | None = None
+    tracing: Tracing | None = None
     pages: Mapping[str, Resource] = attrs.field(factory=dict)  # the dashboard, by the first segment of its paths
 
     def site(self) -> ApiSite:
@@ -112,7 +114,8 @@ class Api:
         unsubscribe = {} if self.broadcasts is None else {"unsubscribe": UnsubscribePage(self.broadcasts).app.resource()}
         confirm = {} if self.audience is None else {"confirm": ConfirmationPage(self.audience).app.resource()}
         pages = {**docs_site.pages(can_try=self.inbox is not None), **self.pages, **unsubscribe, **confirm}
-        return ApiSite({**self._resources(), **pages}, gate, self.reactor, self.trusted, self.recorder, pages, self.in_thread)
+        found = {**self._resources(), **pages}
+        return ApiSite(found, gate, self.reactor, self.trusted, self.recorder, pages, self.in_thread, self.tracing)
 
     def document(self) -> dict[str, Any]:
         """The response of `GET /openapi.json`."""

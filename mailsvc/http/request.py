@@ -19,6 +19,7 @@ from mailsvc.http.problem import JSON, Problem, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
 from mailsvc.http.stream import CHUNK, Flow, chunks_of, in_file
 from mailsvc.runtime.budget import Hold
+from mailsvc.runtime.tracing import Span
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.detach import detached
 
@@ -44,6 +45,7 @@ class Request(server.Request):
     json: object = None  # the JSON of the body, for the request log
     response_json: object = None  # and of the response
     email_id: str | None = None  # of the email that it sends, for the log
+    span: Span | None = None  # of its trace, if requests are traced
     _whole = False
     _works = False
     _announced: int | None = 0
@@ -97,6 +99,8 @@ class Request(server.Request):
         if self._disconnected:
             return
         self.entry, self._hold = entry, entry.hold
+        if self.site.tracing is not None and entry.caller is not None:
+            self.span = self.site.begin_span(self)
         self._decided(entry.problem or self._too_much())
 
     def _failed(self, failure: Failure) -> None:
@@ -362,6 +366,8 @@ class Request(server.Request):
         if self.entry is not None and self.entry.caller is not None and not self._recorded:
             self._recorded = True
             self.site.record(self, self.entry.caller, status)
+            if self.span is not None:
+                self.site.end_span(self.span, self.entry.caller, status)
         self.json = self.response_json = None
 
     def log_line(self, now: float) -> None:

@@ -22,6 +22,7 @@ from mailsvc.http.problem import JSON, Problem
 from mailsvc.http.request import Request
 from mailsvc.http.request_log import Recorder
 from mailsvc.runtime.offload import InThread
+from mailsvc.runtime.tracing import Span, Tracing
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.requests import NewLog
 from mailsvc.store.people.api_keys import Caller
@@ -49,11 +50,13 @@ class ApiSite(server.Site):
         recorder: Recorder | None = None,
         pages: Collection[str] = (),
         in_thread: InThread | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
         self.recorder = recorder
+        self.tracing = tracing
         self._dated, self._date_text = 0, b""
         self.connections = Connections(gate.limits.connections, gate.limits.connections_per_address)
         self.in_thread: InThread = in_thread or _in_reactor
@@ -117,6 +120,18 @@ class ApiSite(server.Site):
                 response_body=self.recorder.body(request.response_json),
             )
         )
+
+    def begin_span(self, request: Request) -> Span:
+        """Named by the collection only, because paths can contain addresses."""
+        assert self.tracing is not None
+        began = unix(self.reactor) - (self.reactor.seconds() - request.started)
+        given = request.requestHeaders.getRawHeaders(b"traceparent") or [b""]
+        name = f"{_text(request.method)} /{_text(_segments(request.path)[0])}"
+        return self.tracing.begin(name, began, given[0].decode("latin-1"), "server")
+
+    def end_span(self, span: Span, caller: Caller, status: int) -> None:
+        error = f"HTTP {status}" if status >= 500 else None
+        span.end(unix(self.reactor), {"http.response.status_code": status, "mailsvc.account.id": str(caller.account_id)}, error)
 
     def common_lines(self, client: IAddress, quota: Quota | None = None, content_type: bytes = JSON) -> bytes:
         """The header lines of every API response. Without a `quota`, that of the client's address is used."""

@@ -1,4 +1,4 @@
-"""Serves metrics to Prometheus (GET /metrics) and the operator's page (GET /), on endpoints separate from the API."""
+"""Serves metrics to Prometheus (GET /metrics), on endpoints separate from the API."""
 
 from __future__ import annotations
 
@@ -13,31 +13,26 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from mailsvc.monitoring.overview import HEADERS
-
 IDLE = 60.0  # seconds
 
 log = Logger()
 
 
 class MetricsPage(Resource):
-    """If `token` is set, requests need it: as a bearer token, or from a browser as the password with any user name (7617 §2).
-
-    `page` renders the metrics as HTML.
-    """
+    """If `token` is set, requests need it: as a bearer token, or from a browser as the password with any user name (7617 §2)."""
 
     isLeaf = True
 
-    def __init__(self, text: Callable[[], Awaitable[bytes]], token: str | None, page: Callable[[bytes], bytes] | None = None) -> None:
+    def __init__(self, text: Callable[[], Awaitable[bytes]], token: str | None) -> None:
         super().__init__()
-        self._text, self._page = text, page
+        self._text = text
         self._token = None if token is None else token.encode()
 
     def render_GET(self, request: Any) -> Any:
         if self._token is not None and not hmac.compare_digest(_token_of(request.getHeader(b"authorization") or b""), self._token):
             request.responseHeaders.setRawHeaders(b"www-authenticate", [b"Bearer", b'Basic realm="mailsvc", charset="UTF-8"'])
             return _plain(request, 401, b"A bearer token is required: see the setting metrics.token.\n")
-        if request.path != b"/metrics" and (request.path != b"/" or self._page is None):
+        if request.path != b"/metrics":
             return _plain(request, 404, b"The metrics are at /metrics.\n")
         disconnected: list[object] = []
         request.notifyFinish().addErrback(disconnected.append)
@@ -49,10 +44,6 @@ class MetricsPage(Resource):
     async def _answer(self, request: Any, disconnected: list[object]) -> None:
         try:
             status, kind, text = 200, CONTENT_TYPE_LATEST, await self._text()
-            if request.path == b"/" and self._page is not None:
-                kind, text = "text/html; charset=utf-8", self._page(text)
-                for name, value in HEADERS.items():
-                    request.setHeader(name, value)
         except Exception:
             log.failure("The metrics could not be collected.")
             status, kind, text = 500, "text/plain", b"The metrics could not be collected. See the log.\n"
@@ -63,13 +54,13 @@ class MetricsPage(Resource):
             request.finish()
 
 
-class MetricsSite(Site):
+class QuietSite(Site):
     """A site without an access log."""
 
     noisy = False
 
-    def __init__(self, page: MetricsPage, reactor: Any) -> None:
-        super().__init__(page, reactor=reactor, timeout=IDLE)
+    def __init__(self, page: Resource, reactor: Any) -> None:
+        super().__init__(page, reactor=reactor, timeout=IDLE, parsePOSTFormSubmission=False)
 
     def startFactory(self) -> None:
         """Does not open an access log."""
@@ -78,7 +69,7 @@ class MetricsSite(Site):
         """Has no access log to close."""
 
     def log(self, request: Any) -> None:
-        """Requests for metrics are not logged."""
+        """Requests are not logged."""
 
 
 def private(endpoint: str) -> str:

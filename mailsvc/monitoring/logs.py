@@ -18,7 +18,7 @@ from mailsvc.settings import schema
 
 # The last line of defense: whatever looks like a secret is cut short, whichever module logged it.
 _SECRETS = (
-    (re.compile(r"\bms_[A-Za-z0-9]{6,}"), "ms_…"),
+    (re.compile(r"\bms_[A-Za-z0-9_]{6,}"), "ms_…"),
     (
         re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|$)", re.DOTALL),
         "(a private key)",

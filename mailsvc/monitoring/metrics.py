@@ -23,6 +23,7 @@ from mailsvc.broadcasts.fanout import MOVES
 from mailsvc.content_filter import RESULTS as FILTER_RESULTS
 from mailsvc.settings.plans import WORDS
 from mailsvc.store.audience.imports import RESULTS
+from mailsvc.store.cells.hold import CellHold
 from mailsvc.store.logs.figures import Reading
 
 Samples = Mapping[Any, float]  # by tuples of label values
@@ -280,6 +281,16 @@ def connections(found: Any) -> Callable[[Exposition], None]:
 _RETURNED = (
     "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "no_recipient", "gone", "early", "repeated",
 )  # fmt: skip
+
+
+def cell(hold: CellHold | None) -> Callable[[Exposition], None]:
+    """Nothing without a cell."""
+
+    def write(exposition: Exposition) -> None:
+        if hold is not None:
+            exposition.counter("cell_moves", "Moves of the cell to another node that this process has followed.", hold.moves)
+
+    return write
 
 
 def returned(returns: Any) -> Callable[[Exposition], None]:

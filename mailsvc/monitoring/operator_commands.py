@@ -51,6 +51,7 @@ class OperatorCommands:
     notify: Callable[[], None]
     delivery: Delivery | None = None
     outcomes: Mapping[str, int] = attrs.field(factory=dict)  # of this process, since its start
+    line: Callable[..., Line] = by_operator  # an entry for the audit log
 
     @property
     def now(self) -> datetime:
@@ -95,13 +96,13 @@ class OperatorCommands:
         done: dict[str, object] = {"paused": name, "until": _until(until)}
         if kind == "destination":
             names = await self._destinations(name)
-            await self.operating.record(by_operator(INSTALLATION, "destination paused", f"{'; '.join(names)}: {why}"), self.now)
+            await self.operating.record(self.line(INSTALLATION, "destination paused", f"{'; '.join(names)}: {why}"), self.now)
             for each in names:
                 await self.queue.hold(self.region, each, "paused", why, until, ordered=True)
             done["destinations"] = names
         elif kind == "account":
             account_id = (await find_account(self.accounts, name)).id
-            line = by_operator(account_id, "mail paused", why)
+            line = self.line(account_id, "mail paused", why)
             await self.operating.pause_account(account_id, why, until, self.now, [line])
         else:
             lines = await self._about(_uuid(name), "email paused")
@@ -115,11 +116,11 @@ class OperatorCommands:
         done: dict[str, object] = {"resumed": name}
         if kind == "destination":
             names = done["destinations"] = await self._destinations(name)
-            await self.operating.record(by_operator(INSTALLATION, "destination released", "; ".join(names)), self.now)
+            await self.operating.record(self.line(INSTALLATION, "destination released", "; ".join(names)), self.now)
             count = await self._lift(names, paused=True)
         elif kind == "account":
             account_id = (await find_account(self.accounts, name)).id
-            line = by_operator(account_id, "mail released")
+            line = self.line(account_id, "mail released")
             count = await self.operating.resume_account(account_id, self.now, [line])
         else:
             count = await self.operating.retry_email(_uuid(name), self.now, await self._about(_uuid(name), "email released"))
@@ -161,7 +162,7 @@ class OperatorCommands:
 
     async def _about(self, email_id: UUID, action: str) -> list[Line]:
         account_id = await self.operating.account_of(email_id)
-        return [] if account_id is None else [by_operator(account_id, action, str(email_id))]
+        return [] if account_id is None else [self.line(account_id, action, str(email_id))]
 
     def _wake(self) -> None:
         self.notify()

@@ -1,19 +1,14 @@
-"""The operator's page: problems, key figures, and the last hour of this process.
+"""What the first page of the operator's console shows: problems, key figures, and the last hour of this process.
 
-It is made from the same text that Prometheus reads, and its problems correspond to the alerts in etc/alerts.yml. listener.py serves it.
+It is made from the same text that Prometheus reads. Its problems correspond to the alerts in etc/alerts.yml. The page: console/overview.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
+from collections.abc import Mapping, Sequence
 
 import attrs
-from jinja2 import Environment, StrictUndefined
 from prometheus_client.parser import text_string_to_metric_families
 
 EVERY = 15.0  # seconds between two points
@@ -138,9 +133,25 @@ def _series() -> list[Series]:
     ]
 
 
+@attrs.frozen(kw_only=True)
+class Shown:
+    """What the page shows. `queue`: state, class, recipients, age of the oldest. `cards`: a title, and rows of a name and a figure."""
+
+    title: str
+    problems: Sequence[Problem]
+    series: Sequence[Series]
+    queue: Sequence[tuple[str, str, float, float]]
+    unexplained: float | None
+    cards: Sequence[tuple[str, list[tuple[str, str]]]]
+    near: Mapping[tuple[str, ...], float]
+    slow: Mapping[tuple[str, ...], float]
+    width: float = WIDTH
+    height: float = HEIGHT
+
+
 @attrs.define(eq=False)
 class Overview:
-    """Keeps the rates of the last hour and renders the page."""
+    """Keeps the rates of the last hour."""
 
     series: Sequence[Series] = attrs.field(factory=_series)
 
@@ -150,27 +161,19 @@ class Overview:
         for one in self.series:
             one.add(values)
 
-    def page(self, text: bytes, title: str) -> bytes:
+    def shown(self, text: bytes, title: str) -> Shown:
         values = values_of(text)
-        shown = _TEMPLATE.render(
-            title=title, style=_STYLE, problems=problems(values), series=self.series, queue=_queue(values), unexplained=values.get(
-                ("queue_unexplained",)), cards=_cards(values), width=WIDTH, height=HEIGHT, near=of_each(values, "quota_left"),
-            slow=of_each(values, "throttled_emails_per_minute"), warming=_warming(values),
+        return Shown(
+            title=title, problems=problems(values), series=self.series, queue=_queue(values), unexplained=values.get(
+                ("queue_unexplained",)), cards=_cards(values), near=of_each(values, "quota_left"),
+            slow=of_each(values, "throttled_emails_per_minute"),
         )  # fmt: skip
-        return shown.encode("utf-8", "replace")
 
 
 def _queue(values: Values) -> list[tuple[str, str, float, float]]:
     """Rows of state, class, recipients and age of the oldest in seconds."""
     oldest = of_each(values, "queue_oldest_seconds")
     return [(state, kind, count, oldest.get((kind, state), 0.0)) for (kind, state), count in of_each(values, "queue_recipients").items()]
-
-
-def _warming(values: Values) -> list[tuple[str, str, float, float]]:
-    """Rows of source address, provider, emails sent today and the day's limit."""
-    sent = of_each(values, "source_sent_today")
-    limits = of_each(values, "source_limit_today")
-    return [(address, provider, sent.get((address, provider), 0.0), limit) for (address, provider), limit in sorted(limits.items())]
 
 
 def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -227,22 +230,3 @@ def seconds(value: float) -> str:
         if value >= unit:
             return f"{value // unit:.0f}\u00a0{name}" if name == "d" else f"{value / unit:.0f}\u00a0{name}"
     return f"{value:.0f}\u00a0s" if value >= 10 or value == 0 else f"{value:.1f}\u00a0s"
-
-
-def _environment(filters: Iterable[tuple[str, object]]) -> Environment:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(filters)
-    return environment
-
-
-_SOURCE = (resources.files("mailsvc.monitoring") / "overview.html").read_text("utf-8")
-_STYLE = re.sub(r"\s+", " ", (resources.files("mailsvc.monitoring") / "overview.css").read_text("utf-8")).strip()
-_TEMPLATE = _environment([("number", number), ("seconds", seconds)]).from_string(_SOURCE)
-_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-HEADERS = {  # no scripts, no requests
-    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}

@@ -5,17 +5,18 @@ from __future__ import annotations
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
 
 from mailsvc.clock import ahead, held
 from mailsvc.monitoring import metrics, overview
-from mailsvc.monitoring.listener import MetricsPage, MetricsSite
+from mailsvc.monitoring.listener import MetricsPage, QuietSite
 from mailsvc.monitoring.metrics import Exposition, Metrics
-from mailsvc.monitoring.overview import Overview
+from mailsvc.monitoring.overview import Overview, Shown
 from mailsvc.monitoring.reactor_lag import ReactorLag
+from mailsvc.monitoring.regions import RegionWatch
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.store.logs.figures import Figures, Vitals
@@ -34,7 +35,9 @@ class Monitoring:
     pool: Pool
     notifications: Any
     lease: Callable[[], int]
+    regions: RegionWatch
     vitals: Vitals = attrs.field(init=False)
+    figures: Figures = attrs.field(init=False)
     _metrics: Metrics = attrs.field(init=False)
     _overview: Overview = attrs.field(factory=Overview, init=False)
     _batches: dict[str, Any] = attrs.field(factory=dict, init=False)
@@ -43,11 +46,13 @@ class Monitoring:
         self.vitals = Vitals(self.pool, self.reactor)
         own = [metrics.database(self.pool, self.notifications), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
         own.append(metrics.disk(tempfile.gettempdir()))
-        self._metrics = Metrics(Figures(self.pool, self.reactor, self.lease).read, own)
+        self.figures = Figures(self.pool, self.reactor, self.lease)
+        self._metrics = Metrics(self.figures.read, own)
 
     async def start(self, opened: Opened) -> None:
         await self.vitals.look()
         opened.add("vital signs", every(self.reactor, VITALS_EVERY, "checking clock and ledger", self.vitals.look))
+        opened.add("regions", every(self.reactor, VITALS_EVERY, "looking for processes of all regions", self.regions.look))
         opened.add("clock comparison", every(self.reactor, CLOCK_EVERY, "comparing the clocks", self.vitals.look_again))
         opened.add("recent metrics", every(self.reactor, overview.EVERY, "recording metrics", self._remember))
         lag = ReactorLag(self.reactor, time.monotonic, self._metrics.lag.observe)
@@ -67,15 +72,21 @@ class Monitoring:
             self._metrics.add(source)
         self._batches.update(batches)
 
-    def site(self, token: str | None) -> MetricsSite:
+    def site(self, token: str | None) -> QuietSite:
         """Returns the site for [metrics] listen."""
-        return MetricsSite(MetricsPage(self._metrics.text, token, lambda text: self._overview.page(text, self._title())), self.reactor)
+        return QuietSite(MetricsPage(self._metrics.text, token), self.reactor)
 
-    def _title(self) -> str:
-        return f"mailsvc, process {self.lease()} on {socket.gethostname()}"
+    async def overview(self) -> Shown:
+        """What the first page of the console shows."""
+        return self._overview.shown(await self._metrics.text(), f"Process {self.lease()} on {socket.gethostname()}")
 
     async def punctual(self) -> str | None:
         return held(self.reactor)
+
+    @property
+    def remarks(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
+        """Checks without an effect on readiness."""
+        return {"ledger": self.numbered, "connections": self.connected, "regions": self.regions.problem}
 
     async def numbered(self) -> str | None:
         lag = self.vitals.ledger

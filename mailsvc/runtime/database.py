@@ -16,14 +16,17 @@ from mailsvc.runtime.offload import Offload
 from mailsvc.runtime.polling import every
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
+from mailsvc.store.cells.hold import CellHold
 from mailsvc.store.encryption import key_file, rotation
 from mailsvc.store.encryption.body_key_files import BodyKeyFiles
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption, Keys, environment
 from mailsvc.store.logs.figures import database_seconds
 from mailsvc.store.postgres import partitions
+from mailsvc.store.postgres.cells import cell_of, directly
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from mailsvc.store.postgres.migrate import migrate
+from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.supervisor import Supervisor
 from mailsvc.store.postgres.system_user import EmbeddedError
@@ -47,6 +50,14 @@ class Database:
     restore_guard: RestoreGuard
     erasing: Recorded
     bodies: BodyKeys
+    hold: CellHold | None = None
+
+    def notifications(self, reactor: Any) -> Notifications:
+        """Notifications between the processes that use it."""
+        made = Notifications(self.dsn, reactor)
+        if self.hold is not None:
+            self.hold.on_move.append(made.reconnect)
+        return made
 
     async def check_restored(self) -> None:
         """Whether it was restored while this process was running: then all mail is held, and erasures are applied again."""
@@ -79,8 +90,9 @@ async def open_database(
         loop = every(reactor, CHECK_EVERY, "restarting Postgres", supervisor.check, expected=(EmbeddedError, OSError))
         opened.add("the checks of Postgres", loop, no_timeout=True)
     else:
-        dsn = settings.database.url or ""
+        dsn = server_of(settings)
     pool = Pool(dsn, reactor, size=size)
+    hold = await hold_cell(pool, reactor, opened)
     await pool.start()
     opened.at_stop(pool.shutting_down)
     opened.add("the pool", pool.stop)
@@ -90,15 +102,32 @@ async def open_database(
     bodies = BodyKeys(pool, reactor, encryption, None if folder is None else BodyKeyFiles(folder), Offload(reactor, max_threads=1))
     erasing = privacy.open_eraser(pool, reactor, encryption, settings.privacy, bodies)
     if not migrating:
-        return Database(dsn, pool, encryption, restore_guard, erasing, bodies)
+        return Database(dsn, pool, encryption, restore_guard, erasing, bodies, hold)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database schema is up to date; {count} migrations were applied", count=len(applied))
     await partitions.ensure(pool, utc(reactor))  # an operator's command may be the first to write
     if checking and (wrong := await wrong_keys(pool, settings, encryption.keys)) is not None:
         raise SettingsError(wrong)
     restored = await restore_guard.check(remember=False)
+    pool.admit = restore_guard.admit
     await privacy.erase_again(erasing, restored=restored is not None)  # before anything is served or sent
-    return Database(dsn, pool, encryption, restore_guard, erasing, bodies)
+    return Database(dsn, pool, encryption, restore_guard, erasing, bodies, hold)
+
+
+def server_of(settings: Settings) -> str:
+    """The DSN of the configured server."""
+    url, cell = settings.database.url or "", settings.database.cell
+    return url if cell is None else directly(url, cell)
+
+
+async def hold_cell(pool: Pool, reactor: Any, opened: Opened) -> CellHold | None:
+    """Hold the pool's cell in place, if it works in one."""
+    if cell_of(pool.dsn) is None:
+        return None
+    hold = CellHold(pool, reactor)
+    await hold.start()
+    opened.add("the lock of the cell", hold.stop)
+    return hold
 
 
 async def in_thread(reactor: Any, call: Any) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import every
 from mailsvc.store.events.webhooks import Webhook, Webhooks
 from mailsvc.system_mail import SystemMail
 
@@ -22,6 +25,10 @@ class FailureNotices:
     mail: SystemMail
     clock: Callable[[], float]
     warn_after: float
+
+    def start(self, reactor: Any, opened: Opened) -> None:
+        often = min(60.0, self.warn_after)
+        opened.add("webhook failure notices", every(reactor, often, "sending webhook failure notices", self.send_due))
 
     async def send_due(self) -> None:
         """Send each recipient one mail. An idempotency key prevents duplicates if this is interrupted and repeated."""

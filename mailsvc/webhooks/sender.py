@@ -28,6 +28,7 @@ from mailsvc.clock import held, unix, utc
 from mailsvc.events import payload
 from mailsvc.net.fetch import Fetcher, FetchError, HttpConnection
 from mailsvc.runtime.polling import PollingLoop
+from mailsvc.runtime.tracing import Span, Tracing
 from mailsvc.store.events.outbox import Due, Outbox, Posted, Ready, claim_until
 from mailsvc.store.postgres.errors import DataRejected, StoreError
 from mailsvc.store.postgres.notifications import Notifier
@@ -85,7 +86,10 @@ class WebhookSender(Service):
     name = "webhooks"
     log = Logger()
 
-    def __init__(self, outbox: Outbox, fetcher: Fetcher, notifications: Notifier, clock: Any, limits: Limits) -> None:
+    def __init__(
+        self, outbox: Outbox, fetcher: Fetcher, notifications: Notifier, clock: Any, limits: Limits, tracing: Tracing | None = None
+    ) -> None:
+        self._tracing = tracing
         self._outbox, self._fetcher, self._clock, self._limits = outbox, fetcher, clock, limits
         self.outcomes: Counter[str] = Counter()  # of attempts since the start
         self._concurrency = Concurrency(limits.per_endpoint, limits.per_endpoint_most)
@@ -178,12 +182,15 @@ class WebhookSender(Service):
 
         If it cannot be recorded, the claim expires and the message is sent again.
         """
+        message, span = self._traced(message)
         due, started, kept = message.due, message.started, message.body is not None
         status, response, retry_after = await self._post(message, connection)
         ended = unix(self._clock)
         now = _time(ended)
         verdict = judge(status, retry_after, due.tries, now, self._limits.schedule) if kept else Verdict("failed")
         self.outcomes[verdict.outcome] += 1
+        if span is not None:
+            _end(span, due, status, verdict, ended)
         if kept:
             self._learn(due.webhook_id, verdict, ended - started, open_now)
         posted = Posted(
@@ -199,6 +206,13 @@ class WebhookSender(Service):
         else:
             await writing
         return well
+
+    def _traced(self, message: _Message) -> tuple[_Message, Span | None]:
+        """The message with the header that continues the trace of its email, if that is traced."""
+        if self._tracing is None or message.due.trace is None or message.body is None:
+            return message, None
+        span = self._tracing.begin("webhook", message.started, message.due.trace, "client")
+        return attrs.evolve(message, headers={**message.headers, "traceparent": span.traceparent}), span
 
     def _learn(self, webhook_id: UUID, verdict: Verdict, seconds: float, open_now: int) -> None:
         """Adjust the endpoint's number of connections."""
@@ -248,6 +262,16 @@ def _message(due: Due, started: float) -> _Message:
     secrets = [due.secret] if due.former is None else [due.secret, due.former]
     signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
     return _Message(due, started, body, {"content-type": "application/json", "user-agent": AGENT, **signed})
+
+
+def _end(span: Span, due: Due, status: int, verdict: Verdict, at: float) -> None:
+    """Without the URL, which can contain a secret."""
+    facts: dict[str, str | int] = {"mailsvc.attempt": due.tries + 1, "http.response.status_code": status}
+    facts |= {"mailsvc.account.id": str(due.account_id), "mailsvc.webhook.id": str(due.webhook_id), "mailsvc.event.id": str(due.event_id)}
+    if due.fact is not None:
+        facts["mailsvc.event.type"] = due.fact.type
+    error = None if verdict.outcome == "success" else f"HTTP {status}" if status else "no response"
+    span.end(at, facts, error)
 
 
 def choose(

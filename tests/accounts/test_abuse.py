@@ -213,8 +213,8 @@ async def test_the_limit_of_a_new_account_grows_daily_until_it_ends(pool: Pool) 
         steps.append(await rig.ramp(new) or 0)
     assert steps == [200, 500, 1000, 2500, 5000, 10000, 25000, 50000, 0, 0]
     assert (await rig.ramp(idle), await rig.ramp(bad), await rig.ramp(old)) == (200, 200, None)
-    await rig.store.trust(idle.id, True, rig.now, Line(idle.id, None, None, "the operator", "", "account trusted"))
+    await rig.store.trust(idle.id, True, rig.now, [Line(idle.id, None, None, "the operator", "", "account trusted")])
     assert await rig.ramp(idle) is None
-    await rig.store.trust(idle.id, False, rig.now, Line(idle.id, None, None, "the operator", "", "account no longer trusted"))
+    await rig.store.trust(idle.id, False, rig.now, [Line(idle.id, None, None, "the operator", "", "account no longer trusted")])
     found = await rig.accounts.get(idle.id)
     assert found is not None and (found.ramp, found.trusted_at) == (None, None)

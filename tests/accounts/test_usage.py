@@ -47,7 +47,7 @@ async def test_admins_are_notified_once_for_each_level_and_period(pool: Pool) ->
     account = await Accounts(pool, clock).create("Acme", notify="office@acme.example")
     lonely = await Accounts(pool, clock).create("Lonely", notify="lonely@acme.example")
     users = Users(pool, clock, ENCRYPTION)
-    for name, role in (("a", "admin"), ("b", "admin"), ("c", "member")):
+    for name, role in (("a", "admin"), ("b", "admin"), ("c", "developer")):
         person = await users.create(f"{name}@acme.example", name)
         await users.join(account.id, person.id, role)  # type: ignore[arg-type]
     first, second = (Accounting.of(pool, clock, Plans(default="free"), mail, Abuse()) for _ in range(2))

@@ -30,6 +30,7 @@ EXPIRES = datetime.fromtimestamp(START + 5 * 86400, UTC)
 class Domain:
     name: str = "sender.example"
     lost: str | None = None
+    reserved: bool = False
 
 
 class Stored:

@@ -12,7 +12,7 @@ from tests.cli.test_cli import Command
 def test_domain_list_and_zone(tmp_path: Path, database: str) -> None:
     mailsvc = Command(tmp_path, database)
     one, other = mailsvc.prints("account", "create", "One"), mailsvc.prints("account", "create", "Other")
-    assert "There is no region mars. The regions are: us-east-1." in mailsvc.refuses(
+    assert "The region must be one of: eu-west-1, us-east-1." in mailsvc.refuses(
         "domain", "add", "a.example", "--account", one, "--region", "mars"
     )
     assert "domains.dkim_zone is missing" in mailsvc.refuses("domain", "zone")

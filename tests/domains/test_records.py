@@ -40,7 +40,7 @@ def test_a_domain_publishes_dkim_and_spf() -> None:
         ("DKIM", "TXT", "r2._domainkey.example.com", False),
     ]
     assert records[1].value == "v=spf1 a:out.example.net ~all"
-    assert attrs.evolve(PUBLISHING, spf_include="spf.example.net").spf("r1") == "v=spf1 include:spf.example.net ~all"
+    assert attrs.evolve(PUBLISHING, spf_includes={"r1": "spf.example.net"}).spf("r1") == "v=spf1 include:spf.example.net ~all"
 
 
 def test_delegated_keys_are_cnames_to_names_that_the_operator_serves() -> None:

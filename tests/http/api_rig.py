@@ -76,7 +76,7 @@ class NoDelivery:
     leased = False
     lease = 0
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> NoDelivery:
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> NoDelivery:
         return self
 
     def deliver(self, email: Any, reservations: Any) -> None: ...
@@ -186,7 +186,7 @@ async def build(pool: Pool, audience: Audience = FEW, broadcasts: Broadcasts = M
             topics=audience.topics, listed=broadcasts.listed,
         ),
         rate=RateLimit(clock, 10_000), budgets=Budgets.of(1 << 28, 1 << 31, clock), in_thread=in_thread, checks={},
-        domains=DomainContext(domains, maintenance, publishing, "us-east-1", Reports(pool)),
+        domains=DomainContext(domains, maintenance, publishing, Reports(pool)),
         requests=requests, sessions=SmtpSessions(pool, clock),
         rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder, erasing=erasing,

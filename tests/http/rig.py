@@ -240,7 +240,7 @@ class Rig:
             checks=self.checks,
             inbox=Inbox(),
             limits=self.limits,
-            domains=DomainContext(Nothing(), Nothing(), Nothing(), "us-east-1", Nothing()),
+            domains=DomainContext(Nothing(), Nothing(), Nothing(), Nothing()),
             requests=Nothing(),
             sessions=Nothing(),
             rollups=Nothing(),

@@ -42,8 +42,10 @@ def events(document: Mapping[str, Any]) -> str:
 def settings() -> str:
     tables: dict[str, list[list[str]]] = {}
     for place, key, field in reader.keys(Settings):
-        default = "none" if field.default is None else f"`{written(field.default)}`"
-        tables.setdefault(place, []).append([f"`{key}`", default, field.metadata["help"]])
+        tables.setdefault(place, []).append(_setting(key, field))
+    named = {field.name: field.metadata["named"] for field in attrs.fields(Settings) if "named" in field.metadata}
+    for place, factory in named.items():
+        tables[place] = [_setting(key, field) for _, key, field in reader.keys(factory)]
     titles = {field.name: field.metadata["help"] for field in attrs.fields(Settings)}
     parts = [
         "# Settings",
@@ -51,6 +53,13 @@ def settings() -> str:
         "`etc/mailsvc.toml` is the same as a file.",
     ]
     for place, rows in tables.items():
-        parts += [f"## `[{place}]`", titles[place]] if place else ["## At the top of the file"]
+        name = f"{place}.NAME" if place in named else place
+        parts += [f"## `[{name}]`", titles[place]] if place else ["## At the top of the file"]
         parts.append(table(("setting", "default", "meaning"), rows))
     return "\n\n".join(parts) + "\n"
+
+
+def _setting(key: str, field: attrs.Attribute[Any]) -> list[str]:
+    """A row of the table."""
+    default = "none" if field.default is None else f"`{written(field.default)}`"
+    return [f"`{key}`", default, field.metadata["help"]]

@@ -56,7 +56,7 @@ CREATE = Record(
     title="CreateDomain",
     fields={
         "name": Text("The domain name.", "example.com", required=True),
-        "region": Text("Where its mail is sent from. By default the operator's region.", "us-east-1"),
+        "region": Text("Where its mail is sent from. By default the account's home region, otherwise the operator's.", "us-east-1"),
         "custom_return_path": Text(
             "The label of the subdomain that bounces come back to. By default `send`.",
             "send",

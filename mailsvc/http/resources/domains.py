@@ -27,6 +27,7 @@ from mailsvc.store.domains.domains import Domains as StoredDomains
 from mailsvc.store.domains.reports import Reports
 from mailsvc.store.domains.values import Claim, LimitReached
 from mailsvc.store.people.audit import Line
+from mailsvc.store.people.residence import RegionRefused
 
 T = TypeVar("T")
 Add = Callable[[UUID, str, str, Choices, Sequence[Line]], Awaitable[T]]
@@ -40,12 +41,11 @@ _ENABLED = {"enabled": True, "disabled": False}
 
 @attrs.define(eq=False)
 class DomainContext:
-    """What the collection needs. `region` is the default region of a new domain."""
+    """What the collection needs."""
 
     stored: StoredDomains
     maintenance: DomainMaintenance
     publishing: Publishing
-    region: str
     reports: Reports
 
 
@@ -73,18 +73,19 @@ class Domains:
     async def _adding(self, request: Request, add: Add[T], action: str) -> T:
         """The result of `add` for the request."""
         given = await self.reader.record(request, fields.CREATE)
-        name, region = given["name"], given["region"] or self.context.region
+        name = given["name"]
         return_path = (given["custom_return_path"] or "send").lower()
         choices = Choices(return_path, **_changes(given, None), **self._tracking(given, return_path))
-        if region not in self.context.publishing.hosts:
-            raise Problem(422, "invalid_region", f"Region must be one of: {', '.join(sorted(self.context.publishing.hosts))}.")
         try:
+            region = await self.context.maintenance.region_for(request.caller.account_id, given["region"])
             line = audited(request, action, names.parse(name).ascii)
             return await add(request.caller.account_id, name, region, choices, [line])
         except NotADomain as wrong:
             raise invalid(f"The `name` field is not a domain you can send from. {wrong}") from None
         except AlreadyAdded as taken:
             raise invalid(f"The `{taken}` domain has been registered already.", 403) from None
+        except RegionRefused as wrong:
+            raise Problem(422, "invalid_region", f"The `region` field {wrong}") from None
         except LimitReached as limit:
             if limit.retry_after is None:
                 raise invalid(str(limit)) from None

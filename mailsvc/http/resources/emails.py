@@ -159,9 +159,9 @@ class Emails:
         self, request: Request, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
     ) -> Sequence[UUID | Refusal | None]:
         """The result for each email; None for a valid one that was not stored because others were refused."""
-        client = request.address()
+        client, trace = request.address(), None if request.span is None else request.span.traceparent
         admission = await self.intake.submit(
-            request.caller, [attrs.evolve(each, client=client) for each in emails], key, permissive=permissive
+            request.caller, [attrs.evolve(each, client=client, trace=trace) for each in emails], key, permissive=permissive
         )
         for period, used in self.used(request.caller.account_id).items():
             request.setHeader(f"x-resend-{WORDS[period]}-quota", str(used))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import attrs
 import pytest
@@ -14,6 +15,7 @@ from mailsvc.http.resources.domains import DomainContext
 from mailsvc.runtime.budget import Budgets
 from mailsvc.store.domains.reports import Reports
 from mailsvc.store.people.api_keys import Keys, is_well_formed
+from mailsvc.store.people.residence import RegionRefused, Residence
 from mailsvc.store.postgres.pool import Pool
 from tests.domains.rig import Rig
 from tests.http.api_rig import ApiRig, at_once
@@ -51,7 +53,7 @@ async def api(pool: Pool) -> Any:
     api = Api(
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budgets=Budgets.of(1 << 26, 1 << 30, reactor), in_thread=at_once, checks={},
-        domains=DomainContext(rig.domains, rig.maintenance, rig.maintenance.publishing, "r1", Reports(pool)),
+        domains=DomainContext(rig.domains, rig.maintenance, rig.maintenance.publishing, Reports(pool)),
         requests=unused, sessions=unused, rollups=unused, link_secrets=lambda: (b"",),
     )  # type: ignore[arg-type]  # fmt: skip
     http = ApiRig(
@@ -88,6 +90,41 @@ async def test_new_domain_has_the_keys_that_libraries_need(api: DomainApi) -> No
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_pinned_account_has_domains_in_its_region_only(api: DomainApi) -> None:
+    account, residences = api.rig.account.id, api.rig.domains.residences
+    await residences.set(account, Residence("r2"), [])
+    assert (await api.request("POST", "/domains", {"name": "home.example"})).json["region"] == "r2", "the default is home"
+    other = (await api.request("POST", "/domains", {"name": "other.example", "region": "r1"})).json
+    with pytest.raises(RegionRefused, match=r"other\.example"):
+        await residences.set(account, Residence("r2", pinned=True), [])
+    await api.rig.domains.delete(account, UUID(other["id"]))
+    await residences.set(account, Residence("r2", pinned=True), [])
+    for path in ("/domains", "/domains/claim"):
+        refused = await api.request("POST", path, {"name": "third.example", "region": "r1"})
+        assert refused.problem == (422, "invalid_region")
+        assert refused.json["message"] == "The `region` field must be r2: the data of this account stays in that region."
+    assert (await api.request("POST", "/domains", {"name": "third.example", "region": "r2"})).status == 201
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_region_of_a_domain_is_changed_with_its_records_and_never_by_patch(api: DomainApi) -> None:
+    created = await api.create()
+    path = f"/domains/{created['id']}"
+    await api.request("PATCH", path, {"region": "r2"})
+    assert (await api.request("GET", path)).json["region"] == "r1"
+    domain = await api.rig.domains.called("example.com")
+    assert domain is not None
+    await api.rig.maintenance.move(domain, "r2")
+    moved = (await api.request("GET", path)).json
+    mx, spf, *_ = moved["records"]
+    assert (moved["region"], mx["value"], spf["value"]) == ("r2", "out.example.org", "v=spf1 a:out.example.org ~all")
+    assert moved["history"][0]["message"] == "Moved from the region r1 to r2."
+    assert (await api.rig.events())[-1][0] == "domain.updated"
+    with pytest.raises(RegionRefused, match="must be one of: r1, r2"):
+        await api.rig.maintenance.move(domain, "r3")
+
+
+@pytest_twisted.ensureDeferred
 async def test_domain_never_shows_private_keys(api: DomainApi) -> None:
     domain = await api.create()
     stored = await api.rig.pool.rows("SELECT sealed_key FROM dkim_keys")
@@ -108,7 +145,7 @@ async def test_domain_never_shows_private_keys(api: DomainApi) -> None:
         ({"name": "out.example.net"}, 422, "validation_error", "reserved for this service"),
         ({"name": "[192.0.2.1]"}, 422, "validation_error", "IP address"),
         ({"name": "a" * 300}, 422, "validation_error", "253 characters"),
-        ({"region": "mars"}, 422, "invalid_region", "Region must be"),
+        ({"region": "mars"}, 422, "invalid_region", "The `region` field must be one of: r1"),
         ({"region": 1}, 422, "validation_error", "region"),
         ({"custom_return_path": "1a"}, 422, "validation_error", "custom_return_path"),
         ({"custom_return_path": "a-"}, 422, "validation_error", "custom_return_path"),

@@ -23,6 +23,7 @@ from mailsvc.runtime.offload import InThread
 from mailsvc.runtime.polling import PollingLoop, every
 from mailsvc.settings.audience import Audience
 from mailsvc.store.audience.cleanup import Cleanup
+from mailsvc.store.audience.definitions import KEPT
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.notifications import Notifier
@@ -64,7 +65,7 @@ def assemble(
         "cleaning up contacts",
         every(
             reactor, CLEANUP_EVERY, "removing deleted segments and topics",
-            lambda: cleanup.run(utc(reactor) - days, utc(reactor) - UPLOADS_KEPT),
+            lambda: cleanup.run(utc(reactor) - days, utc(reactor) - UPLOADS_KEPT, utc(reactor) - KEPT),
         ),
     )  # fmt: skip
     return context
