@@ -1,0 +1,55 @@
+"""Incidents: what operators write for the public status page."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import attrs
+
+from mailsvc.console.serving import HOME, ConsoleContext, ConsolePage, page
+from mailsvc.dashboard.page import PageError, not_found
+from mailsvc.settings.console import COMPONENTS
+from mailsvc.store.console.incidents import Impact, Incidents
+
+INCIDENTS = f"{HOME}/incidents"
+TITLE, TEXT = 120, 2000  # characters
+IMPACTS = {"degraded": "Degraded", "down": "Down", "maintenance": "Maintenance"}
+_DONE = {"begun": "Incident added.", "noted": "Note added.", "ended": "Incident ended."}
+
+
+@attrs.define(eq=False)
+class IncidentPages:
+    context: ConsoleContext
+    incidents: Incidents
+
+    @page(INCIDENTS)
+    async def shown(self, request: ConsolePage) -> bytes:
+        return request.render(
+            "incidents.html", incidents=await self.incidents.recent(), components=COMPONENTS, impacts=IMPACTS,
+            done=_DONE.get(request.query("done"), ""),
+        )  # fmt: skip
+
+    @page(INCIDENTS, "POST")
+    async def begin(self, request: ConsolePage) -> bytes:
+        title, text, impact = request.single_line("title")[:TITLE], _text(request), request.field("impact")
+        components = [name for name in COMPONENTS if request.field(f"component:{name}") == "on"]
+        if not title or impact not in IMPACTS or not components:
+            raise PageError(422, "Incomplete", "Go back and enter a title, and choose an impact and at least one component.")
+        lines = request.lines("incident added", f"{title}: {impact}, {', '.join(components)}")
+        await self.incidents.begin(title, cast(Impact, impact), components, text, lines)
+        return request.redirect(INCIDENTS, done="begun")
+
+    @page(f"{INCIDENTS}/<text>/note", "POST")
+    async def note(self, request: ConsolePage, text: str) -> bytes:
+        incident_id, end = request.uuid(text, "incident"), request.field("end") == "on"
+        lines = request.lines("incident ended" if end else "incident note added", str(incident_id))
+        if not await self.incidents.note(incident_id, _text(request), end, lines):
+            raise not_found("incident")
+        return request.redirect(INCIDENTS, done="ended" if end else "noted")
+
+
+def _text(request: ConsolePage) -> str:
+    text = request.field("text").replace("\r\n", "\n")[:TEXT]
+    if not text:
+        raise PageError(422, "Text missing", "Go back and write what customers should know.")
+    return text

@@ -1,0 +1,161 @@
+"""The pages of the console: what they show, what they change and write to the audit log, and what they never show."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest_twisted
+
+from mailsvc.clock import utc
+from mailsvc.console.cells import CellPages
+from mailsvc.console.serving import ROUTES
+from mailsvc.store.cells.nodes import Cell, Cluster, Node
+from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
+from mailsvc.store.postgres.cells import Address
+from mailsvc.store.postgres.pool import Pool
+from tests.console.rig import ANN, ConsoleRig
+from tests.store.fixtures import StoreRig, email
+
+NAMED = f"the operator ({ANN})"
+# Routes with POST that are no changes of the service, and where they are tested.
+ELSEWHERE = {"/console/sign-in", "/console/sign-in/out", "/console/set-up"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_change_is_in_the_audit_log_with_the_name_of_the_person(pool: Pool) -> None:
+    """The account's log says "the operator", that of the installation who it was."""
+    rig = ConsoleRig(pool)
+    browser, account_id = await rig.set_up(), await rig.account()
+    held = "INSERT INTO destinations (region, name, state, reason, until, failures) VALUES (%s, %s, 'paused', 'x', now(), 0)"
+    await pool.run(held, ("us-east-1", "mx.example.net"))
+    walked = set(ELSEWHERE)
+
+    async def sent(path: str, action: str, form: dict[str, str], about: UUID | None = account_id, text: object = account_id) -> None:
+        before, own = len(await rig.log(INSTALLATION)), len(await rig.log(account_id))
+        await browser.get("/console")
+        shown = await browser.post(path.replace("<text>", str(text)), form)
+        assert shown.status == 303 and "same" not in shown.location, (path, shown.status, shown.text)
+        assert [entry[:2] for entry in (await rig.log(INSTALLATION))[before:]] == [(NAMED, action)], path
+        added = [entry[:2] for entry in (await rig.log(account_id))[own:]]
+        assert added == ([("the operator", action)] if about else []), path
+        assert ANN not in str(await rig.log(account_id))
+        walked.add(path)
+
+    at = "/console/accounts/<text>"
+    await sent(f"{at}/suspend", "account suspended", {"reason": "Phishing."})
+    await sent(f"{at}/resume", "account resumed", {})
+    await sent(f"{at}/plan", "plan changed", {"plan": "50k"})
+    await sent(f"{at}/limits", "limits changed", {"rate_limit": "7", "ramp": ""})
+    await sent(f"{at}/trust", "account trusted", {"trusted": "on"})
+    await sent(f"{at}/pause", "mail paused", {"reason": "We are looking into it"})
+    await sent(f"{at}/release", "mail released", {})
+    name = {"name": "mx.example.net"}
+    await sent("/console/queue/pause", "destination paused", {**name, "reason": "Their request"}, None)
+    await sent("/console/queue/retry", "destination retried", name, None)
+    await sent("/console/queue/resume", "destination released", name, None)
+    incident = {"title": "Slow", "impact": "degraded", "component:Delivery": "on", "text": "We know."}
+    await sent("/console/incidents", "incident added", incident, None)
+    [(incident_id,)] = await pool.rows("SELECT id FROM incidents")
+    await sent("/console/incidents/<text>/note", "incident ended", {"text": "Fixed.", "end": "on"}, None, incident_id)
+    assert walked == {route.path for route in ROUTES if route.method == "POST"}
+    changed = await rig.accounts.get(account_id)
+    assert changed is not None and (changed.plan, changed.rate_limit, changed.ramp, changed.suspended_at) == ("50k", 7, None, None)
+    page = await browser.get("/console/audit")
+    assert "Account suspended" in page.text and "Acme (" in page.text and NAMED in page.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_reason_is_required_and_reaches_the_account(pool: Pool) -> None:
+    rig = ConsoleRig(pool)
+    browser, account_id = await rig.set_up(), await rig.account()
+    at = f"/console/accounts/{account_id}"
+    await browser.get(at)
+    for action in ("suspend", "pause"):
+        assert (await browser.post(f"{at}/{action}", {"reason": " "})).status == 422
+    assert (await rig.log(account_id)) == []
+    await browser.post(f"{at}/suspend", {"reason": "Phishing."})
+    assert await rig.log(account_id) == [("the operator", "account suspended", "Phishing")]
+    page = await browser.get(at)
+    assert "Suspended" in page.text and "Resume account" in page.text
+    assert (await browser.post(f"{at}/suspend", {"reason": "again"})).location.endswith("done=same")
+    for form in ({"rate_limit": "-1"}, {"ramp": "1e9"}, {"ramp": "9" * 30}, {"rate_limit": "٣"}):
+        assert (await browser.post(f"{at}/limits", form)).status == 422, form
+    assert (await browser.post(f"{at}/plan", {"plan": "nothing"})).status == 422
+    assert (await browser.post(f"/console/accounts/{uuid4()}/suspend", {"reason": "x"})).status == 404
+
+
+@pytest_twisted.ensureDeferred
+async def test_accounts_are_found_and_show_their_rates(pool: Pool) -> None:
+    rig = ConsoleRig(pool)
+    browser, account_id, other = await rig.set_up(), await rig.account("Acme Ltd"), await rig.account("Other")
+    hour = utc(rig.clock).replace(minute=0, second=0, microsecond=0)
+    for kind, count, at in (("email.sent", 1000, hour), ("email.delivered", 900, hour), ("email.bounced.permanent", 100, hour),
+                            ("email.complained", 9, hour), ("email.complained", 500, hour - timedelta(days=8))):  # fmt: skip
+        sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, %s, %s)"
+        await pool.run(sql, (account_id, at, UUID(int=0), kind, count))
+    await pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, 'bo@acme.example', now())", (other,))
+    await pool.run("INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, 'admin', now())", (other, other))
+    page = await browser.get("/console/accounts")
+    assert "Acme Ltd" in page.text and "Other" in page.text and "10.00%" in page.text and "1.00%" in page.text
+    for query, found in (("acme", "Acme Ltd"), (str(account_id), "Acme Ltd"), ("BO@acme.example", "Other"), ("%", ""), ("o'", "")):
+        text = (await browser.get(f"/console/accounts?q={query.replace('%', '%25')}")).text
+        assert [name for name in ("Acme Ltd", "Other") if f">{name}</a>" in text] == ([found] if found else []), query
+    one = await browser.get(f"/console/accounts/{account_id}")
+    assert "1,000" in one.text and "10.00%" in one.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_page_shows_subjects_or_recipients(pool: Pool) -> None:
+    """The mail is queued and its only recipient is suppressed in the audit log."""
+    rig = ConsoleRig(pool)
+    browser, account_id = await rig.set_up(), await rig.account()
+    mail = email("zoe@recipient.example", account=account_id, subject="Secret subject", region="us-east-1")
+    await StoreRig(pool, pool.reactor).accept(mail)
+    audit = Audit(pool, rig.clock)
+    await audit.write(by_operator(account_id, "suppressions added", "zoe@recipient.example"))
+    for path in ("", "/accounts", f"/accounts/{account_id}", "/queue", "/sources", "/incidents", "/audit"):
+        page = await browser.get(f"/console{path}")
+        assert page.status == 200, (path, page.text)
+        assert "Secret subject" not in page.text and "zoe@" not in page.text, path
+    assert "recipient.example" in (await browser.get("/console/queue")).text  # the destination
+    assert "Suppressions added" in (await browser.get(f"/console/accounts/{account_id}")).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_first_page_lists_problems_and_escapes_names(pool: Pool) -> None:
+    rig = ConsoleRig(pool)
+    browser = await rig.set_up()
+    page = (await browser.get("/console")).text
+    assert "All systems normal" in page and "&lt;day&gt;" in page and "<day>" not in page and "<script>" not in page
+    assert (await browser.get("/console/nothing")).status == 404
+    assert (await browser.post("/console/accounts")).status == 405
+
+
+class Listed:
+    """A cluster of which two nodes answer. The real one: end_to_end/test_cells."""
+
+    def cells(self) -> list[Cell]:
+        return [
+            Cell("eu_1", Address("db-1.example.com", 5432), "eu-west-1", 3 << 30),
+            Cell("us_1", Address("db-2.example.com", 5432), None, None),
+        ]
+
+    def nodes(self) -> list[Node]:
+        away = Node(Address("db-2.example.com", 5432), None, False, True, None)
+        return [Node(Address("db-0.example.com", 5432), None, True, False, 5 << 20), away]
+
+
+@pytest_twisted.ensureDeferred
+async def test_cells_and_nodes_are_listed(pool: Pool) -> None:
+    rig = ConsoleRig(pool)
+    browser = await rig.set_up()
+    assert "One database" in (await browser.get("/console/cells")).text
+    [pages] = [section for section in rig.pages.sections if isinstance(section, CellPages)]
+    pages.cluster, pages.cell = Listed(), "eu_1"  # type: ignore[assignment]
+    text = (await browser.get("/console/cells")).text
+    assert "db-1.example.com:5432" in text and "eu-west-1" in text and "this process" in text and "Coordinator" in text
+    assert text.count("Unreachable") == 2
+    pages.cluster = Cluster("postgresql:///nowhere?host=/nonexistent", {})
+    page = await browser.get("/console/cells")
+    assert page.status == 503 and "Cluster unreachable" in page.text
