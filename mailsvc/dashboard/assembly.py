@@ -19,6 +19,7 @@ from mailsvc.dashboard.account.access_review import AccessReviewPages
 from mailsvc.dashboard.account.data import DataPages
 from mailsvc.dashboard.account.members import MemberPages
 from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
+from mailsvc.dashboard.account.plan import PlanPage
 from mailsvc.dashboard.account.privacy import PrivacyPages
 from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.account.security import Security
@@ -36,14 +37,16 @@ from mailsvc.dashboard.emails.detail import EmailPages
 from mailsvc.dashboard.emails.export import ExportPages
 from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.emails.resend import Resend
+from mailsvc.dashboard.emails.shared_trial import SharedTrials
 from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.files import address
-from mailsvc.dashboard.home import Home
+from mailsvc.dashboard.home.page import Home
 from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import CommonPages, Dashboard
 from mailsvc.dashboard.places import PLACES
+from mailsvc.dashboard.providers import ProviderPages
 from mailsvc.dashboard.relay_access import RelayAccess
 from mailsvc.dashboard.samples import Samples
 from mailsvc.dashboard.sandbox import Inbox
@@ -68,6 +71,7 @@ from mailsvc.domains.names import suffixes
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
+from mailsvc.mail.address import parse_mailbox
 from mailsvc.net import urls
 from mailsvc.net.fetch import Fetcher
 from mailsvc.net.signed_links import SignedLinks
@@ -75,6 +79,7 @@ from mailsvc.runtime.offload import InThread
 from mailsvc.settings.schema import Settings
 from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.audience.contacts import Contacts
+from mailsvc.store.audience.figures import AudienceFigures
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.audience.properties import Properties
 from mailsvc.store.audience.segments import Segments
@@ -97,6 +102,7 @@ from mailsvc.store.mail.emails import Emails as StoredEmails
 from mailsvc.store.mail.exports import Exports
 from mailsvc.store.mail.history import History
 from mailsvc.store.mail.messages import Messages
+from mailsvc.store.mail.recipient_domains import RecipientDomains
 from mailsvc.store.mail.search import Search
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.addresses import Addresses
@@ -107,6 +113,7 @@ from mailsvc.store.people.minimization import Minimization
 from mailsvc.store.people.operator_access import OperatorAccesses
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.people.shared_tests import SharedTests
 from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.people.users import Users
@@ -188,7 +195,8 @@ class Assembly:
         logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
         closing = Closing(pool, self.clock, self.notify)
-        trials = TrialPages(context, stored, self.domains, self.accounts, self.intake)
+        shared = self._shared_trials(context, stored)
+        trials = TrialPages(context, stored, self.domains, self.accounts, self.intake, shared)
         home = Home(
             context,
             self.domains,
@@ -209,16 +217,18 @@ class Assembly:
         account_providers = AccountProviders(self.fetcher, partial(unix, self.clock))
         notify_webhooks = partial(self.notify, "webhooks")
         webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), read_url, self.most_webhooks, notify_webhooks)
+        metrics = Metrics(context, rollups, self.domains)
         suppressions = Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption))
         sections: dict[str, Any] = {
-            "": home, "start": home, "test": trials,
+            "": home, "start": home, "steps": home, "test": trials, "shared-test": shared,
             "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
             "emails": emails, "domains": DomainPages(
                 context, self.domains, self.maintenance, self.reputation, Reports(pool), authentication, trials,
             ),
-            "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
+            "keys": KeyPages(context, self.keys, self.domains), "metrics": metrics,
+            "metrics/providers": ProviderPages(metrics, RecipientDomains(pool)),
             "webhooks": webhooks,
-            "broadcasts/*/edit": self._editor(context),
+            "broadcasts/*/edit": self._editor(context, trials),
             "images": ImagePages(
                 context, Images(pool, self.clock), ImageReader(self.in_thread), self._images, self.settings.broadcasts.images_size,
             ),
@@ -227,6 +237,7 @@ class Assembly:
                 context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
                 self.quotas,
             ),
+            "settings/plan": PlanPage(context, self.accounts, self.quotas, AudienceFigures(pool, self.clock)),
             "settings/smtp": SmtpPages(context, context.samples.relay, self.keys, self.domains),
             "settings": MemberPages(context, authentication, self.keys, OperatorAccesses(pool, self.clock)),
             "settings/security": Security(context, authentication, second),
@@ -251,13 +262,18 @@ class Assembly:
             sections["sandbox"] = Inbox(context, self.inbox)
         return Dashboard({name: _resource(section) for name, section in sections.items()}, _resource(CommonPages(context)))
 
-    def _editor(self, context: PageContext) -> EditorPages:
+    def _shared_trials(self, context: PageContext, stored: StoredEmails) -> SharedTrials:
+        address = self.settings.dashboard.test_sender
+        sender = None if address is None else attrs.evolve(parse_mailbox(address), name="mailsvc test")
+        return SharedTrials(context, SharedTests(self.pool, self.clock), self.domains, self.accounts, self.intake, stored, sender)
+
+    def _editor(self, context: PageContext, trials: TrialPages) -> EditorPages:
         pool, clock = self.pool, self.clock
         contacts = Contacts(pool, clock, AudienceKeys(pool, self.encryption))
         previews = Previews(contacts, Sending(pool), self.accounts, self.intake, self.in_thread, self.base_url)
         return EditorPages(
             context, Versions(pool, clock), previews, self.domains, Segments(pool, clock), Topics(pool, clock), Properties(pool, clock),
-            self.settings.broadcasts, self._images,
+            self.settings.broadcasts, self._images, trials,
         )  # fmt: skip
 
     @property

@@ -25,6 +25,7 @@ from mailsvc.store.domains.domains import Choices
 from mailsvc.store.domains.domains import Domains as Stored
 from mailsvc.store.domains.reports import Reports
 from mailsvc.store.domains.values import Domain, LimitReached, RecordState
+from mailsvc.store.people.residence import RegionRefused, Residence
 
 DOMAINS = f"{HOME}/domains"
 DAYS = 30  # of reports
@@ -35,6 +36,7 @@ _DONE = {
     "rotating": "New DKIM keys created. They take effect once they’re live in DNS. Until then, the current keys stay in use.",
     "busy": "New DKIM keys already exist. Add their records to DNS to finish the rotation.",
     "deleted": "Domain deleted.",
+    "moved": "Domain moved. Its SPF records have changed: publish the new values below.",
     "mailed": "The DNS records are on their way to your administrator.",
 }
 
@@ -60,17 +62,15 @@ class DomainPages:
     authentication: Authentication
     trials: TrialPages
 
-    @page(app, DOMAINS)
+    @page(app, DOMAINS, access="see_setup")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request, {}, "")
 
-    @page(app, DOMAINS, "POST")
+    @page(app, DOMAINS, "POST", access="change_setup")
     async def add(self, request: PageRequest) -> bytes:
         text = request.field("name")
-        region = request.field("region") or next(iter(self.maintenance.publishing.hosts))
-        if region not in self.maintenance.publishing.hosts:
-            raise PageError(422, "Unknown region", "This region doesn’t exist. Choose one from the list.")
         try:
+            region = await self.maintenance.region_for(request.account_id, request.field("region") or None)
             entry = request.audit_entry("domain added", names.parse(text, self.maintenance.own).ascii)
             domain = await self.maintenance.add(request.account_id, text, region, Choices(), [entry])
         except names.NotADomain as wrong:
@@ -79,18 +79,25 @@ class DomainPages:
             return await self._listed(request, {"name": "This domain is already in your account."}, text)
         except LimitReached as limit:
             return await self._listed(request, {"name": str(limit)}, text)
+        except RegionRefused as wrong:
+            return await self._listed(request, {"region": f"The region {wrong}"}, text)
         await self.maintenance.verify(domain)  # its records are looked for from now on
         return request.redirect(f"{DOMAINS}/{domain.id}")
 
     async def _listed(self, request: PageRequest, errors: dict[str, str], text: str) -> bytes:
         domains, _ = await self.stored.list(request.account_id)
-        regions = list(self.maintenance.publishing.hosts)
+        home = await self.stored.residences.of(request.account_id)
+        chosen = home.region or self.maintenance.region
         return request.render(
-            "domains/list.html", 422 if errors else 200, domains=domains, errors=errors, text=text, regions=regions, shown=names.shown,
-            done=_DONE.get(request.query("done"), ""),
+            "domains/list.html", 422 if errors else 200, domains=domains, errors=errors, text=text,
+            regions=self._regions(home), region=chosen, shown=names.shown, done=_DONE.get(request.query("done"), ""),
         )  # fmt: skip
 
-    @page(app, f"{DOMAINS}/<text>")
+    def _regions(self, home: Residence) -> Sequence[str]:
+        """Where the account's domains can be."""
+        return [home.region] if home.pinned and home.region is not None else [*self.maintenance.publishing.hosts]
+
+    @page(app, f"{DOMAINS}/<text>", access="see_setup")
     async def one(self, request: PageRequest, text: str) -> bytes:
         return await self._shown(request, await self._domain(request, text))
 
@@ -121,19 +128,21 @@ class DomainPages:
             insights=grouped(of_facts(facts)),
             looking=looking,
             live=domain.status == "pending" or looking,
+            regions=self._regions(await self.stored.residences.of(domain.account_id)),
             trial=await self.trials.of(request),
+            offer=await self.trials.shared.offer(request),
             once=uuid4().hex,
             done=_DONE.get(request.query("done"), ""),
         )
 
-    @page(app, f"{DOMAINS}/<text>/verify", "POST")
+    @page(app, f"{DOMAINS}/<text>/verify", "POST", access="change_setup")
     async def verify(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         if await self.maintenance.verify(domain, [request.audit_entry("domain verification requested", domain.name)]) is None:
             raise not_found("domain")
         return request.redirect(f"{DOMAINS}/{domain.id}", done="checking")
 
-    @page(app, f"{DOMAINS}/<text>/zone")
+    @page(app, f"{DOMAINS}/<text>/zone", access="see_setup")
     async def zone(self, request: PageRequest, text: str) -> bytes:
         """All records as a zone file, for providers that import one."""
         domain = await self._domain(request, text)
@@ -141,7 +150,7 @@ class DomainPages:
         request.set_header("Content-Disposition", f'attachment; filename="{domain.name}.zone"')
         return request.send(("\n".join(lines) + "\n").encode(), "text/plain; charset=utf-8")
 
-    @page(app, f"{DOMAINS}/<text>/mail", "POST")
+    @page(app, f"{DOMAINS}/<text>/mail", "POST", access="change_setup")
     async def mail(self, request: PageRequest, text: str) -> bytes:
         """Mail the records to whoever can add them."""
         domain, email = await self._domain(request, text), request.field("email").lower()
@@ -164,7 +173,7 @@ class DomainPages:
         required = _rows(domain, self.maintenance.publishing.records(domain, keys))
         return [*required, *_advised(domain, self.maintenance.publishing.advised(domain))]
 
-    @page(app, f"{DOMAINS}/<text>/change", "POST")
+    @page(app, f"{DOMAINS}/<text>/change", "POST", access="change_setup")
     async def change(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         tls = request.field("tls") or "opportunistic"  # a box that is not ticked is not sent
@@ -174,7 +183,19 @@ class DomainPages:
         await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": request.field("sending") == "on"}, [entry])
         return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
-    @page(app, f"{DOMAINS}/<text>/track", "POST")
+    @page(app, f"{DOMAINS}/<text>/region", "POST", access="change_setup")
+    async def move(self, request: PageRequest, text: str) -> bytes:
+        """Move the domain with its queued mail to another region."""
+        domain, region = await self._domain(request, text), request.field("region")
+        try:
+            moved = await self.maintenance.move(domain, region, [request.audit_entry("domain moved", f"{domain.name} to {region}")])
+        except RegionRefused as wrong:
+            return await self._shown(request, domain, 422, {"region": f"The region {wrong}"})
+        if moved is None:
+            raise not_found("domain")
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="moved")
+
+    @page(app, f"{DOMAINS}/<text>/track", "POST", access="change_setup")
     async def track(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         opens, clicks = (request.field(name) == "on" for name in ("open_tracking", "click_tracking"))
@@ -192,7 +213,7 @@ class DomainPages:
         self.maintenance.wake()
         return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
-    @page(app, f"{DOMAINS}/<text>/rotate", "POST")
+    @page(app, f"{DOMAINS}/<text>/rotate", "POST", access="change_setup")
     async def rotate(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         try:
@@ -201,7 +222,7 @@ class DomainPages:
             return request.redirect(f"{DOMAINS}/{domain.id}", done="busy")
         return request.redirect(f"{DOMAINS}/{domain.id}", done="rotating")
 
-    @page(app, f"{DOMAINS}/<text>/delete", "POST")
+    @page(app, f"{DOMAINS}/<text>/delete", "POST", access="change_setup")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         if request.field("name").lower() not in (domain.name, names.shown(domain.name)):

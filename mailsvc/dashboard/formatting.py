@@ -145,11 +145,15 @@ def browser(agent: str) -> str:
     return f"{name} on {system}" if system else name
 
 
-def environment(**shared: Any) -> Environment:
-    """The template environment. Values are escaped; an undefined name is an error."""
-    folder = Path(__file__).parent / "templates"
+def environment(*folders: Path, **shared: Any) -> Environment:
+    """The template environment. Values are escaped; an undefined name is an error. `folders`: looked at before our own."""
+    searched = [*folders, Path(__file__).parent / "templates"]
     environment = Environment(
-        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(searched),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "stamp": stamp, "clock": clock, "size": size, "duration": duration, "number": number, "browser": browser, "span": span,

@@ -32,11 +32,11 @@ class KeyPages:
     keys: Keys
     domains: Domains
 
-    @page(app, KEYS)
+    @page(app, KEYS, access="see_setup")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
-    @page(app, KEYS, "POST")
+    @page(app, KEYS, "POST", access="change_setup")
     async def create(self, request: PageRequest) -> bytes:
         """Full access requires an admin with a recent proof of identity, since such a key can read and change the whole account."""
         name, permission, limit = request.single_line("name"), request.field("permission"), request.field("domain")
@@ -53,7 +53,7 @@ class KeyPages:
             errors["domain"] = "Only keys with sending access can be limited to a domain."
         if request.field("lifetime") not in LIFETIMES:
             errors["lifetime"] = "Choose when the key expires."
-        if permission == "full_access" and not request.admin:
+        if permission == "full_access" and not request.may("administer"):
             errors["permission"] = "Only admins can create keys with full access."
         if errors:
             return await self._listed(request, errors=errors)
@@ -73,7 +73,7 @@ class KeyPages:
         )
         return await self._listed(request, secret=secret, limit=domain)
 
-    @page(app, f"{KEYS}/<text>/revoke", "POST")
+    @page(app, f"{KEYS}/<text>/revoke", "POST", access="change_setup")
     async def revoke(self, request: PageRequest, text: str) -> bytes:
         key_id = request.uuid(text, "key")
         key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == key_id), None)

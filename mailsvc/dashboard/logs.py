@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
 from uuid import UUID
@@ -13,6 +14,7 @@ import attrs
 import orjson
 
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.news import answer, of
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.logs.requests import RequestLog
@@ -54,8 +56,11 @@ class LogList:
     sessions: SmtpSessions
     keys: Keys
 
-    @page(app, LOGS)
+    @page(app, LOGS, access="read_mail")
     async def list(self, request: PageRequest) -> bytes:
+        news = await answer(request, LOGS, {}, ("entry", "entries"), partial(self.search.newer, request.account_id))
+        if news is not None:
+            return news
         selection = await self.read_filters(request)
         after = request.uuid(request.query("after")) if request.query("after") else None
         found = await self.search.page(request.account_id, selection.filters, PAGE, after)
@@ -63,6 +68,7 @@ class LogList:
         return request.render(
             "logs/list.html", page=found, older=older, first=after is None, selection=selection,
             sources=SOURCES, outcomes=OUTCOMES, spans=SPANS,
+            news=of(request, LOGS, {}, found.entries[0].id if found.entries else None) if selection.filters.empty and not after else None,
         )  # fmt: skip
 
     async def read_filters(self, request: PageRequest) -> Selection:
@@ -89,7 +95,7 @@ class LogList:
         params = {name: given[name] for name, (_, value) in labels.items() if value}
         return Selection(filters, params, [labels[name] for name in params], keys)
 
-    @page(app, f"{LOGS}/<text>")
+    @page(app, f"{LOGS}/<text>", access="read_mail")
     async def one(self, request: PageRequest, text: str) -> bytes:
         log_id = request.uuid(text, "entry")
         log = await self.stored.get(request.account_id, log_id)

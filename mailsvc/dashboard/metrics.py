@@ -141,9 +141,9 @@ class Metrics:
     rollups: Rollups
     domains: Domains
 
-    @page(app, METRICS)
+    @page(app, METRICS, access="see_figures")
     async def show(self, request: PageRequest) -> bytes:
-        chosen = await self._selection(request)
+        chosen = await self.selection(request)
         domains, domain, days, since, until, limit = (
             chosen.domains, chosen.domain, chosen.days, chosen.since, chosen.until, chosen.limit,
         )  # fmt: skip
@@ -176,10 +176,10 @@ class Metrics:
             rows=[(at, _row(of)) for at, of in _steps(counts, chosen)],
         )
 
-    @page(app, f"{METRICS}/csv")
+    @page(app, f"{METRICS}/csv", access="see_figures")
     async def csv(self, request: PageRequest) -> bytes:
         """The figures of each hour or day of the period, as a file."""
-        chosen = await self._selection(request)
+        chosen = await self.selection(request)
         rows = [
             (at.isoformat(), of.sent, of.delivered, *of.kinds, of.complained, of.unsent)
             for at, of in _steps(await self._counts(request, chosen), chosen)
@@ -187,7 +187,8 @@ class Metrics:
         request.set_header("Content-Disposition", f'attachment; filename="metrics-{chosen.days}-days.csv"')
         return request.send(csv_file.lines([COLUMNS, *rows]), "text/csv; charset=utf-8")
 
-    async def _selection(self, request: PageRequest) -> Selection:
+    async def selection(self, request: PageRequest) -> Selection:
+        """What the query chose."""
         domains, _ = await self.domains.list(request.account_id)
         days = request.query("days") if request.query("days") in RANGES else "7"
         zone_name, zone = _zone(request.query("zone") or request.zone.key)

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety, zones
+from mailsvc.dashboard.access.routes import CHANGES, ROUTES, Access, Route, admits, opens, roles_with
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.http_request import HttpRequest
 from mailsvc.dashboard.safety import HOME
@@ -32,6 +33,7 @@ from mailsvc.net import allow_list
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
+from mailsvc.store.people.roles import NAMES, Permission, permits
 from mailsvc.store.people.sessions import Session
 from mailsvc.store.postgres.errors import Transient
 
@@ -53,6 +55,7 @@ SECURITY = f"{HOME}/settings/security"
 SWITCH = f"{HOME}/settings/show"  # to another account
 PASSKEYS = f"{HOME}/settings/passkeys"
 REAUTHENTICATE = f"{SIGN_IN}/again"
+PLAN = f"{HOME}/settings/plan"  # what everyone can open who cannot open the home page
 FIRST = f"{SIGN_IN}/first"  # where somebody who signed in with a link chooses how to sign in from now on
 REAUTHENTICATION_LIFETIME = timedelta(minutes=15)  # after it, dangerous changes ask for a proof again
 NEVER = datetime.fromtimestamp(0, UTC)  # `proved_at` of a session whose user signed in through a provider that reports no sign-in time
@@ -165,9 +168,21 @@ class PageRequest:
         """The time, in the user's zone. Templates show all times in the zone of `now`."""
         return self.context.now().astimezone(self.zone)
 
+    def may(self, permission: Permission) -> bool:
+        return self.session is not None and permits(self.session.role, permission)
+
+    def may_open(self, path: str) -> bool:
+        """Whether the member's role can open a page; the others are not linked."""
+        return self.session is not None and opens(self.session.role, path)
+
     @property
-    def admin(self) -> bool:
-        return self.session is not None and self.session.role == "admin"
+    def role_name(self) -> str:
+        return NAMES.get(self.session.role, "") if self.session is not None and self.session.role is not None else ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the member can use the forms of this section."""
+        return self.section not in CHANGES or self.may(CHANGES[self.section])
 
     @property
     def reauthenticated(self) -> bool:
@@ -242,20 +257,6 @@ class PageRequest:
 
 Function = Callable[..., Awaitable[bytes]]
 ReadForm = Callable[[PageRequest], Awaitable[Mapping[str, str]]]
-Access = Literal["public", "first_factor", "user", "member", "admin"]
-
-
-@attrs.frozen
-class Route:
-    """A route and the permission it requires."""
-
-    method: str
-    path: str
-    access: Access
-    reauthenticate: bool
-
-
-ROUTES: list[Route] = []  # all routes of the dashboard; docs/security.md lists them
 
 
 def section_app() -> Klein:
@@ -279,13 +280,12 @@ def section_app() -> Klein:
 
 
 def page(
-    app: Klein, path: str, *methods: str, access: Access = "member", reauthenticate: bool = False, form: ReadForm | None = None
+    app: Klein, path: str, *methods: str, access: Access, reauthenticate: bool = False, form: ReadForm | None = None
 ) -> Callable[[Function], Function]:
     """Register a page.
 
-    `access`: who may open it. Anyone (`public`), a user whose second factor is still missing (`first_factor`), a signed-in user with
-    or without an account (`user`), a member or an admin of the account shown. `reauthenticate`: requires a recent proof of identity.
-    `form`: reads another kind of form.
+    `access`: who may open it, or the permission that it requires (access/routes). `reauthenticate`: requires a recent proof of
+    identity. `form`: reads another kind of form.
     """
 
     def registered(function: Function) -> Function:
@@ -314,25 +314,25 @@ async def serve(
     try:
         await _authenticate(request)
         if http.method == b"POST":
-            request.form = await _form(request, form or urlencoded)
+            request.form = await read_form(request, form or urlencoded)
         redirect = await _access_redirect(request, access)
         if redirect is None and reauthenticate and not request.reauthenticated:
             redirect = request.ask_to_reauthenticate()
         return redirect if redirect is not None else await function(request)
     except PageError as error:
-        return _error_page(request, error)
+        return error_page(request, error)
     except Busy:
-        return _error_page(request, PageError(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
+        return error_page(request, PageError(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
     except BodyKeyError as error:
         if request.streaming:
             raise
         log.error("A message cannot be read: {reason}", reason=str(error))
-        return _error_page(request, PageError(503, "Temporarily unavailable", problem.UNREADABLE))
+        return error_page(request, PageError(503, "Temporarily unavailable", problem.UNREADABLE))
     except (Transient, EncryptionError) as error:
         if request.streaming:
             raise
         log.warn("page failed because of the database: {reason}", reason=str(error))
-        return _error_page(
+        return error_page(
             request, PageError(503, "Temporarily unavailable", "The database is unreachable. Reload the page in a few seconds.")
         )
     except Exception:
@@ -340,7 +340,7 @@ async def serve(
             raise  # cuts the connection, so that a partial file is not mistaken for a whole one
         error_id = uuid4().hex[:12]
         log.failure("page failed with error {error_id}", error_id=error_id)
-        return _error_page(request, PageError(500, "Something went wrong", f"The error is on our side. It’s logged as {error_id}."))
+        return error_page(request, PageError(500, "Something went wrong", f"The error is on our side. It’s logged as {error_id}."))
 
 
 async def _authenticate(request: PageRequest) -> None:
@@ -358,7 +358,7 @@ async def _authenticate(request: PageRequest) -> None:
         request.set_cookie(BROWSER, request.binding)
 
 
-async def _form(request: PageRequest, read: ReadForm) -> Mapping[str, str]:
+async def read_form(request: PageRequest, read: ReadForm) -> Mapping[str, str]:
     """The fields of a form that one of our pages sent. Raises PageError for anything else."""
     sent = {name: request.header(name) for name in ("sec-fetch-site", "origin")}
     if not safety.from_our_page(sent, request.header("host")):
@@ -413,10 +413,12 @@ async def _member_redirect(request: PageRequest, session: Session, access: Acces
         return request.render("signin/required.html", 403, email=session.email, next=_return_path(request))
     if session.lacks_second_factor and not request.path.startswith((SECURITY, PASSKEYS)):
         return request.redirect(SECURITY)
-    if access == "admin" and session.role != "admin":
-        await request.write_audit_entry("access denied", request.path)
-        raise forbidden("Only account admins can do this.")
-    return None
+    if admits(session.role, access):
+        return None
+    if request.path == HOME:
+        return request.redirect(PLAN)
+    await request.write_audit_entry("access denied", request.path)
+    raise forbidden(f"Your role in this account doesn’t allow this. It needs: {roles_with(access)}.")  # type: ignore[arg-type]
 
 
 def _return_path(request: PageRequest) -> str:
@@ -435,7 +437,7 @@ def _text(given: bytes) -> str:
     return given.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _error_page(request: PageRequest, error: PageError) -> bytes:
+def error_page(request: PageRequest, error: PageError) -> bytes:
     if error.status == 503:
         request.set_header("Retry-After", "5")
     return request.render("error.html", error.status, error=error)

@@ -37,6 +37,17 @@ class Dashboard(Resource):
         return found.render(request)
 
 
+def static_file(request: PageRequest, version: str, name: str) -> bytes:
+    if name not in FILES or version != VERSION:
+        raise not_found("file")
+    file, packed = FILES[name], takes_packed(request.header("accept-encoding"))
+    request.http.responseHeaders.removeHeader(b"set-cookie")
+    request.set_header("Vary", "Accept-Encoding")
+    if packed:
+        request.set_header("Content-Encoding", "gzip")
+    return request.send(file.packed if packed else file.content, file.kind, cache=YEAR)
+
+
 @attrs.define(eq=False)
 class CommonPages:
     """Pages that belong to no section."""
@@ -56,14 +67,7 @@ class CommonPages:
 
     @page(app, f"{HOME}/static/<version>/<name>", access="public")
     async def static(self, request: PageRequest, version: str, name: str) -> bytes:
-        if name not in FILES or version != VERSION:
-            raise not_found("file")
-        file, packed = FILES[name], takes_packed(request.header("accept-encoding"))
-        request.http.responseHeaders.removeHeader(b"set-cookie")
-        request.set_header("Vary", "Accept-Encoding")
-        if packed:
-            request.set_header("Content-Encoding", "gzip")
-        return request.send(file.packed if packed else file.content, file.kind, cache=YEAR)
+        return static_file(request, version, name)
 
     @page(app, f"{HOME}/<path:rest>", "GET", "POST", access="public")
     async def nothing(self, request: PageRequest, rest: str) -> bytes:

@@ -7,13 +7,12 @@ import attrs
 
 @attrs.frozen
 class Place:
-    """A page below /dashboard. `key`: opens it after `g`. `words`: other words that find it. `admin`: only admins can open it."""
+    """A page below /dashboard. `key`: opens it after `g`. `words`: other words that find it."""
 
     path: str
     name: str
     key: str = ""
     words: str = ""
-    admin: bool = False
 
 
 PLACES = (
@@ -35,10 +34,11 @@ PLACES = (
     Place("/settings", "Team", "t", "settings members invite"),
     Place("/settings/profile", "Profile", "p", "settings name email address time zone shortcuts"),
     Place("/settings/security", "Security", "", "settings password passkey sessions two-factor"),
-    Place("/settings/usage", "Usage", "u", "settings plan quota limits"),
+    Place("/settings/usage", "Usage", "u", "settings quota limits"),
+    Place("/settings/plan", "Plan", "", "settings billing price upgrade"),
     Place("/settings/smtp", "SMTP", "", "settings relay ports credentials"),
-    Place("/settings/sso", "Single sign-on", "", "settings openid", admin=True),
-    Place("/settings/data", "Data", "", "settings retention close account", admin=True),
-    Place("/settings/privacy", "Privacy", "", "settings erase export person", admin=True),
-    Place("/settings/audit", "Audit log", "", "settings changes", admin=True),
+    Place("/settings/sso", "Single sign-on", "", "settings openid"),
+    Place("/settings/data", "Data", "", "settings retention close account"),
+    Place("/settings/privacy", "Privacy", "", "settings erase export person"),
+    Place("/settings/audit", "Audit log", "", "settings changes"),
 )

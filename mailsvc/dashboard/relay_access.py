@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from mailsvc.settings.region import Region
+from mailsvc.settings.regions import all_regions
 from mailsvc.settings.schema import Settings
 
 IMPLICIT = "Implicit TLS"
@@ -29,17 +31,20 @@ class Port:
 
 @attrs.frozen
 class RelayAccess:
-    """How customers reach the SMTP relay. `ports` maps standard ports to actual ones."""
+    """How customers reach the SMTP relay. `ports` maps standard ports to actual ones. `regions`: all regions, if there are several."""
 
     host: str
     user: str
     ports: Mapping[str, int]
+    regions: Mapping[str, Region] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, settings: Settings, opened: Mapping[str, int]) -> RelayAccess:
         """`opened`: ports that this process listens on. Empty if another process does; then the standard ones."""
         ports = opened or {number: int(number) for number in settings.smtp.listen}
-        return cls(settings.delivery.ehlo_name or "localhost", settings.smtp.username, ports)
+        found = all_regions(settings)
+        host = found[settings.region].smtp or "localhost"
+        return cls(host, settings.smtp.username, ports, found if len(found) > 1 else {})
 
     @property
     def listed(self) -> list[Port]:

@@ -23,7 +23,7 @@ class Inbox:
     context: PageContext
     sandbox: Sandbox
 
-    @page(app, SANDBOX)
+    @page(app, SANDBOX, access="read_mail")
     async def list(self, request: PageRequest) -> bytes:
         after = request.uuid(request.query("after")) if request.query("after") else None
         mails, more = await self.sandbox.list(request.account_id, PAGE, after)
@@ -35,7 +35,7 @@ class Inbox:
         older = f"{SANDBOX}?after={mails[-1].id}" if more and mails else None
         return request.render("sandbox/list.html", mails=mails, subjects=subjects, older=older, first=after is None)
 
-    @page(app, f"{SANDBOX}/<text>")
+    @page(app, f"{SANDBOX}/<text>", access="read_mail")
     async def one(self, request: PageRequest, text: str) -> bytes:
         mail = await self._mail(request, text)
         parsed = _parsed(mail)
@@ -43,7 +43,7 @@ class Inbox:
         source = (mail.message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
         return request.render("sandbox/one.html", mail=mail, parsed=parsed, view=view, source=source, subject=_subject(mail))
 
-    @page(app, f"{SANDBOX}/<text>/preview")
+    @page(app, f"{SANDBOX}/<text>/preview", access="read_mail")
     async def preview(self, request: PageRequest, text: str) -> bytes:
         parsed = _parsed(await self._mail(request, text))
         if parsed is None or parsed.html is None:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
+from typing import cast
 from urllib.parse import urlencode
+from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
+from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.signin import tickets
 from mailsvc.domains import names
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.store.events.suppressions import Origin, Suppression
 from mailsvc.store.events.suppressions import Suppressions as Stored
 
 SUPPRESSIONS = f"{HOME}/suppressions"
 PAGE = 50
 MOST = 1000  # addresses in one form
+REMOVED = "mailsvc-removed"
+REASON = 1000  # characters of a reason that fit into a cookie
 ORIGINS = {"bounce": "Bounce", "complaint": "Complaint", "manual": "Manual"}
 
 
@@ -29,7 +37,7 @@ class SuppressionPages:
     stored: Stored
     changed: Callable[[], None]
 
-    @page(app, SUPPRESSIONS)
+    @page(app, SUPPRESSIONS, access="see_setup")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -46,13 +54,14 @@ class SuppressionPages:
             found, more = await self.stored.list(request.account_id, PAGE, after, None, origin or None)
             last = found[-1].id if more else None
         older = f"{SUPPRESSIONS}?{urlencode({'q': sought, 'origin': origin, 'after': str(last)})}" if last else None
-        shown: dict[str, object] = {"errors": {}, "typed": ""}
+        shown: dict[str, object] = {"errors": {}, "typed": "", "done": request.query("done")}
+        shown["removed"] = self._remembered(request) if request.query("done") == "removed" else None
         return request.render(
             "suppressions.html", status, found=found, older=older, first=after is None, origin=origin, origins=ORIGINS, q=sought,
             **shown | values,
         )  # fmt: skip
 
-    @page(app, SUPPRESSIONS, "POST")
+    @page(app, SUPPRESSIONS, "POST", access="change_setup")
     async def add(self, request: PageRequest) -> bytes:
         typed = request.field("emails")
         emails = typed.replace(",", " ").replace(";", " ").split()
@@ -65,14 +74,40 @@ class SuppressionPages:
         self.changed()
         return request.redirect(SUPPRESSIONS)
 
-    @page(app, f"{SUPPRESSIONS}/<text>/remove", "POST")
+    @page(app, f"{SUPPRESSIONS}/<text>/remove", "POST", access="change_setup")
     async def remove(self, request: PageRequest, text: str) -> bytes:
         there = await self.stored.get(request.account_id, request.uuid(text, "suppression"))
         if there is None:
             raise not_found("suppression")
         await self.stored.remove(request.account_id, ids=[there.id], lines=[request.audit_entry("suppression removed", there.email)])
         self.changed()
-        return request.redirect(SUPPRESSIONS)
+        self._remember(request, there)
+        return request.redirect(SUPPRESSIONS, done="removed")
+
+    @page(app, f"{SUPPRESSIONS}/restore", "POST", access="change_setup")
+    async def restore(self, request: PageRequest) -> bytes:
+        """Undo the last removal in this browser."""
+        removed = self._remembered(request)
+        if removed is None:
+            raise PageError(410, "Too late to undo", "Add the address again instead.")
+        await self.stored.restore(request.account_id, removed, [request.audit_entry("suppression restored", removed.email)])
+        self.changed()
+        request.set_cookie(REMOVED, "", 0)
+        return request.redirect(SUPPRESSIONS, done="restored")
+
+    def _remember(self, request: PageRequest, removed: Suppression) -> None:
+        """In a cookie: what was removed is stored nowhere else."""
+        facts = {"id": str(removed.id), "email": removed.email, "origin": removed.origin, "at": removed.created_at.isoformat()}
+        facts |= {"account": str(request.account_id), "source": str(removed.source_id or ""), "reason": (removed.reason or "")[:REASON]}
+        ticket = tickets.issue(self.context.secrets()[0], request.binding, REMOVED, unix(self.context.clock), **facts)
+        request.set_cookie(REMOVED, ticket, tickets.LIFE)
+
+    def _remembered(self, request: PageRequest) -> Suppression | None:
+        facts = tickets.read(self.context.secrets(), request.binding, REMOVED, request.cookie(REMOVED), unix(self.context.clock))
+        if facts is None or facts["account"] != str(request.account_id):
+            return None
+        source, origin = UUID(facts["source"]) if facts["source"] else None, cast(Origin, facts["origin"])
+        return Suppression(UUID(facts["id"]), facts["email"], origin, source, facts["reason"] or None, datetime.fromisoformat(facts["at"]))
 
 
 def _is_address(text: str) -> bool:

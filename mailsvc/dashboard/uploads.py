@@ -15,6 +15,7 @@ from mailsvc.dashboard.page import SESSION, PageError, PageRequest, urlencoded
 from mailsvc.http import multipart
 from mailsvc.http.problem import Problem
 from mailsvc.net import allow_list
+from mailsvc.store.people.roles import permits
 from mailsvc.store.people.sessions import Sessions
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Uploader:
         given = safety.cookies(value.decode("latin-1") for value in headers.getRawHeaders(b"cookie") or [])
         secret = given.get(safety.cookie_name(SESSION, secure=self.secure), "")
         session = await self.sessions.find(secret) if secret else None
-        if session is None or session.stage != "whole" or session.role is None:
+        if session is None or session.stage != "whole" or not permits(session.role, "change_audience"):
             return None
         barred = session.must_use_provider or session.lacks_second_factor or not allow_list.allows(address, session.networks)
         return None if barred else session.account_id

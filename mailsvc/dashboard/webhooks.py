@@ -58,7 +58,7 @@ class WebhookPages:
     most: int
     wake_sender: Callable[[], None]
 
-    @page(app, WEBHOOKS)
+    @page(app, WEBHOOKS, access="see_setup")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -68,7 +68,7 @@ class WebhookPages:
         chosen = [kind for kind in OFFERED if request.form.get(f"on:{kind}")] or PRESELECTED
         return request.render("webhooks/list.html", status, webhooks=found, offered=OFFERED, chosen=chosen, **shown | values)
 
-    @page(app, WEBHOOKS, "POST")
+    @page(app, WEBHOOKS, "POST", access="change_setup")
     async def add(self, request: PageRequest) -> bytes:
         url, events, errors = self._given(request)
         if errors:
@@ -80,7 +80,7 @@ class WebhookPages:
             return await self._listed(request, 422, errors={"url": most}, url=request.field("url"))
         return request.redirect(f"{WEBHOOKS}/{added.id}")
 
-    @page(app, f"{WEBHOOKS}/<text>")
+    @page(app, f"{WEBHOOKS}/<text>", access="see_setup")
     async def one(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         return await self._shown(request, webhook)
@@ -107,14 +107,14 @@ class WebhookPages:
             **typed | values,
         )
 
-    @page(app, f"{WEBHOOKS}/<text>/secret", access="admin", reauthenticate=True)
+    @page(app, f"{WEBHOOKS}/<text>/secret", access="administer", reauthenticate=True)
     async def secret(self, request: PageRequest, text: str) -> bytes:
         """Show the signing secret. Whoever has it can forge events."""
         webhook, secret = await self._webhook(request, text)
         await request.write_audit_entry("webhook secret shown", webhook.url)
         return await self._shown(request, webhook, shown=f"whsec_{base64.b64encode(secret).decode()}")
 
-    @page(app, f"{WEBHOOKS}/<text>/change", "POST")
+    @page(app, f"{WEBHOOKS}/<text>/change", "POST", access="change_setup")
     async def change(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         url, events, errors = self._given(request, kept=[kind for kind in webhook.events if kind not in OFFERED])
@@ -127,7 +127,7 @@ class WebhookPages:
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="changed")
 
-    @page(app, f"{WEBHOOKS}/<text>/test", "POST")
+    @page(app, f"{WEBHOOKS}/<text>/test", "POST", access="change_setup")
     async def test(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         kind, now = webhook.events[0], self.context.now()
@@ -137,7 +137,7 @@ class WebhookPages:
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="test")
 
-    @page(app, f"{WEBHOOKS}/<text>/enable", "POST")
+    @page(app, f"{WEBHOOKS}/<text>/enable", "POST", access="change_setup")
     async def enable(self, request: PageRequest, text: str) -> bytes:
         """Enable an endpoint, and send it what failed and what happened while it was disabled."""
         webhook, _ = await self._webhook(request, text)
@@ -150,7 +150,7 @@ class WebhookPages:
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="enabled")
 
-    @page(app, f"{WEBHOOKS}/<text>/replay", "POST")
+    @page(app, f"{WEBHOOKS}/<text>/replay", "POST", access="change_setup")
     async def replay_failed(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         now = self.context.now()
@@ -160,7 +160,7 @@ class WebhookPages:
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="replayed" if count else "none")
 
-    @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
+    @page(app, f"{WEBHOOKS}/<text>/delete", "POST", access="change_setup")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         await self.stored.remove(request.account_id, webhook.id, [request.audit_entry("webhook deleted", webhook.url)])
@@ -169,7 +169,7 @@ class WebhookPages:
 
     # One message
 
-    @page(app, f"{WEBHOOKS}/<text>/events/<event>")
+    @page(app, f"{WEBHOOKS}/<text>/events/<event>", access="see_setup")
     async def event(self, request: PageRequest, text: str, event: str) -> bytes:
         webhook, message = await self._message(request, text, event)
         attempts, _ = await self.log.attempts(request.account_id, webhook.id, message.event_id, 100)
@@ -184,7 +184,7 @@ class WebhookPages:
             done=_DONE.get(request.query("done"), ""),
         )
 
-    @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST")
+    @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST", access="change_setup")
     async def replay(self, request: PageRequest, text: str, event: str) -> bytes:
         webhook, message = await self._message(request, text, event)
         entry = request.audit_entry("webhook event resent", f"{message.type} to {webhook.url}")

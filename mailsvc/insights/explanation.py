@@ -27,6 +27,7 @@ _SOURCES = {
     "api": "over the API",
     "smtp": "over SMTP",
     "system": "as system mail",
+    "shared-test": "as a test email from the shared test sender",
     "again": "when someone resent an earlier email",
     "broadcast": "as part of a broadcast",
 }

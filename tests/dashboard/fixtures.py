@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -35,6 +35,7 @@ from mailsvc.net import urls
 from mailsvc.net.dns import Records, Temporary
 from mailsvc.net.fetch import Fetcher
 from mailsvc.policy import Limits
+from mailsvc.settings.schema import Dashboard as DashboardSettings
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
@@ -47,7 +48,8 @@ from mailsvc.store.mail.messages import Messages
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Caller, Keys
 from mailsvc.store.people.quota import Quota
-from mailsvc.store.people.users import Role, User
+from mailsvc.store.people.roles import Role
+from mailsvc.store.people.users import VERIFIED, User
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.journal import Recorded
@@ -199,7 +201,7 @@ class NoDelivery:
 
     destination, leased, lease = "example.net", False, 0
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> NoDelivery:
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> NoDelivery:
         return self
 
     def deliver(self, email: Any, reservations: Any) -> None: ...
@@ -235,13 +237,15 @@ class DashboardRig:
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     sign_up: bool = True
     rules: urls.Rules = urls.Rules()  # for URLs that customers give
+    test_sender: str | None = None
     clock: Clock = attrs.field(factory=Clock)
     mailer: FakeMailer = attrs.field(factory=FakeMailer)
 
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
-        domains, acceptance = Domains(self.pool, self.clock, ENCRYPTION), Acceptance(self.pool, self.pool.reactor)
-        publishing = Publishing({"us-east-1": "out.example.net"}, tracking_host="track.example.net")
+        reserved = (self.test_sender or "").rpartition("@")[2]
+        domains, acceptance = Domains(self.pool, self.clock, ENCRYPTION, reserved=reserved), Acceptance(self.pool, self.pool.reactor)
+        publishing = Publishing({"us-east-1": "out.example.net", "eu-west-1": "out.eu.example.net"}, tracking_host="track.example.net")
         rules = Rules(timedelta(days=7), timedelta(days=180))
         nobody: Any = NoDelivery()
         maintenance = DomainMaintenance(
@@ -258,7 +262,8 @@ class DashboardRig:
             "erasing": Recorded(Eraser(self.pool, self.pool.reactor, ENCRYPTION, called, patience=0.0), None),
             "fetcher": Fetcher(self.pool.reactor, Loopback(), self.rules),
             "audience": AudienceContext.of(self.pool, self.clock, ENCRYPTION, Settings().audience),
-            "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
+            "settings": Settings(base_url=self.base_url, dashboard=DashboardSettings(test_sender=self.test_sender)),
+            "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
         # Arguments that none of these tests uses.
         needed = [field.name for field in attrs.fields(Assembly) if field.init and field.default is attrs.NOTHING]
@@ -282,6 +287,7 @@ class DashboardRig:
 
     async def person(self, email: str, account_id: UUID | None = None, role: Role = "admin", password: str | None = HASHED) -> User:
         user = await self.assembly.users.create(email, "", password)
+        await self.pool.run(VERIFIED, (datetime.fromtimestamp(NOW, UTC), user.id))
         await self.assembly.users.join(account_id or await self.account(), user.id, role)
         return user
 

@@ -28,7 +28,7 @@ INVITE, NEW_PASSWORD = "/dashboard/settings/invite", "four other unrelated words
 STALE = REAUTHENTICATION_LIFETIME.total_seconds() + 1
 
 
-async def invited(rig: DashboardRig, by: Browser, email: str, role: str = "member") -> str:
+async def invited(rig: DashboardRig, by: Browser, email: str, role: str = "developer") -> str:
     """Invite an address; returns the path in the email."""
     await by.get("/dashboard/settings")
     assert (await by.post(INVITE, {"email": email, "role": role})).location.endswith("done=invited")
@@ -64,7 +64,7 @@ async def test_an_invitation_does_not_set_the_password_of_an_existing_user(pool:
     await rig.person("eve@example.com", ours)
     eve = await rig.inside("eve@example.com")
     await eve.get("/dashboard/settings")
-    shown = await eve.post(INVITE, {"email": ANN, "role": "member"})
+    shown = await eve.post(INVITE, {"email": ANN, "role": "developer"})
     path = shown.found(r"(/dashboard/invitation\?link=[\w-]+)<")
     outsider = rig.browser()
     page = await outsider.get(path)
@@ -84,7 +84,7 @@ async def test_an_invitation_does_not_set_the_password_of_an_existing_user(pool:
     await ann.get(path)
     assert (await ann.post("/dashboard/invitation", {"link": form["link"]})).location == "/dashboard"
     assert [one.account_id for one in await rig.assembly.users.accounts(user.id)] == [theirs, ours]
-    assert ("invitation accepted", "member") in await rig.audit(ours)
+    assert ("invitation accepted", "developer") in await rig.audit(ours)
 
 
 @pytest_twisted.ensureDeferred
@@ -93,7 +93,7 @@ async def test_a_new_user_accepts_an_invitation_link_that_was_not_emailed(pool: 
     await rig.person(ANN, account_id := await rig.account())
     ann = await rig.inside(ANN)
     await ann.get("/dashboard/settings")
-    path = (await ann.post(INVITE, {"email": BOB, "role": "member"})).found(r"(/dashboard/invitation\?link=[\w-]+)<")
+    path = (await ann.post(INVITE, {"email": BOB, "role": "developer"})).found(r"(/dashboard/invitation\?link=[\w-]+)<")
     assert await accepted(rig.browser(), path) == 303
     assert [member.email for member in await rig.assembly.users.members(account_id)] == [ANN, BOB]
     assert await accepted(rig.browser(), path) == 410
@@ -108,7 +108,7 @@ async def test_invitations_end_when_the_inviter_loses_their_rights(pool: Pool, h
     ann, former = await rig.inside(ANN), await rig.inside(BOB)
     path, kept = await invited(rig, former, CAT, "admin"), await invited(rig, ann, "dan@example.com")
     await ann.get("/dashboard/settings")
-    await ann.post(f"/dashboard/settings/members/{bob.id}/{how}", {"role": "member"})
+    await ann.post(f"/dashboard/settings/members/{bob.id}/{how}", {"role": "developer"})
     assert await pool.rows("SELECT email FROM links") == [("dan@example.com",)]  # in the same transaction
     assert await accepted(rig.browser(), path) == 410
     assert await accepted(rig.browser(), kept) == 303
@@ -122,7 +122,7 @@ async def test_the_inviters_rights_are_checked_when_an_invitation_is_accepted(po
     path = await invited(rig, await rig.inside(ANN), CAT)
     browser = rig.browser()
     await browser.get(path)
-    await pool.run("UPDATE members SET role = 'member' WHERE user_id = %s", (ann.id,))
+    await pool.run("UPDATE members SET role = 'developer' WHERE user_id = %s", (ann.id,))
     form = {"link": path.partition("link=")[2], "name": "New", "password": NEW_PASSWORD}
     assert (await browser.post("/dashboard/invitation", form)).status == 410
     assert (await browser.get(path)).status == 410
@@ -135,7 +135,7 @@ async def test_a_removed_member_cannot_return_with_an_earlier_invitation(pool: P
     await rig.person(ANN, account_id := await rig.account())
     ann = await rig.inside(ANN)
     path = await invited(rig, ann, BOB, "admin")
-    bob = await rig.person(BOB, account_id, "member")  # added by the operator meanwhile
+    bob = await rig.person(BOB, account_id, "developer")  # added by the operator meanwhile
     await ann.get("/dashboard/settings")
     assert (await ann.post(f"/dashboard/settings/members/{bob.id}/remove")).location.endswith("done=removed")
     browser = await rig.inside(BOB)
@@ -279,7 +279,7 @@ async def test_an_authenticator_code_reauthenticates_once(pool: Pool) -> None:
 async def test_creating_a_full_access_key_requires_a_reauthenticated_admin(pool: Pool) -> None:
     rig = DashboardRig(pool)
     await rig.person(ANN, account_id := await rig.account())
-    await rig.person(BOB, account_id, "member")
+    await rig.person(BOB, account_id, "developer")
     ann, bob = await rig.inside(ANN), await rig.inside(BOB)
     full, sending = {"name": "Key", "permission": "full_access"}, {"name": "Key", "permission": "sending_access"}
     assert 'value="full_access"' not in (await bob.get("/dashboard/keys")).text
@@ -302,7 +302,7 @@ async def test_creating_a_full_access_key_requires_a_reauthenticated_admin(pool:
 async def test_revealing_a_webhook_secret_requires_a_reauthenticated_admin(pool: Pool) -> None:
     rig = DashboardRig(pool)
     await rig.person(ANN, account_id := await rig.account())
-    await rig.person(BOB, account_id, "member")
+    await rig.person(BOB, account_id, "developer")
     webhook = await rig.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)
     assert webhook is not None
     path = f"/dashboard/webhooks/{webhook.id}"
@@ -364,7 +364,7 @@ async def test_removing_a_member_lists_and_revokes_their_keys(pool: Pool) -> Non
     rig = DashboardRig(pool)
     keys = rig.assembly.keys
     await rig.person(ANN, account_id := await rig.account())
-    bob = await rig.person(BOB, account_id, "member")
+    bob = await rig.person(BOB, account_id, "developer")
     ann, former = await rig.inside(ANN), await rig.inside(BOB)
     await former.get("/dashboard/keys")
     for name in ("Shop", "Blog"):
@@ -384,7 +384,7 @@ async def test_removing_a_member_lists_and_revokes_their_keys(pool: Pool) -> Non
     assert f"Created by {BOB} (no longer a member)" in (await ann.get("/dashboard/keys")).text
     audit = await rig.audit(account_id)
     assert ("member removed", BOB) in audit and sum(action == "key revoked" for action, _ in audit) == 2
-    other = await rig.person(CAT, account_id, "member")
+    other = await rig.person(CAT, account_id, "developer")
     assert (await (await rig.inside(CAT)).get(f"/dashboard/settings/members/{other.id}/remove")).status == 200  # members may leave
     assert (await (await rig.inside(CAT)).get(f"/dashboard/settings/members/{bob.id}/remove")).status == 403
 
@@ -397,7 +397,7 @@ async def test_demoting_a_member_leads_to_their_full_access_keys(pool: Pool) -> 
     await rig.assembly.keys.create(account_id, "Everything", "full_access", created_by=bob.id)
     ann = await rig.inside(ANN)
     await ann.get("/dashboard/settings")
-    shown = await ann.post(f"/dashboard/settings/members/{bob.id}/role", {"role": "member"})
+    shown = await ann.post(f"/dashboard/settings/members/{bob.id}/role", {"role": "developer"})
     assert shown.location == "/dashboard/keys?done=demoted" and "still work" in (await ann.get(shown.location)).text
 
 
@@ -439,7 +439,7 @@ async def test_no_character_in_a_form_path_or_query_causes_a_500(pool: Pool) -> 
     await outsider.get("/dashboard/sign-in")
     skipped = {"/dashboard/sign-in/out", "/dashboard/domains/<text>/delete", "/dashboard/webhooks/<text>/delete"}
     chosen = {
-        "role": "member",
+        "role": "developer",
         "permission": "sending_access",
         "tls": "enforced",
         "hours": "1",

@@ -17,7 +17,7 @@ async def test_the_review_shows_what_is_unused_and_who_decided(pool: Pool) -> No
     rig = DashboardRig(pool)
     account_id, other = await rig.account(), await rig.account("Other")
     await rig.person(ANN, account_id)
-    bob = await rig.person(BOB, account_id, "member")
+    bob = await rig.person(BOB, account_id, "developer")
     await rig.assembly.keys.create(other, "foreign", "full_access")
     key_id, _ = await rig.assembly.keys.create(account_id, "=old", "full_access")
     gone, _ = await rig.assembly.keys.create(account_id, "gone", "sending_access")
@@ -47,7 +47,7 @@ async def test_the_review_shows_what_is_unused_and_who_decided(pool: Pool) -> No
 async def test_members_cannot_review_access(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()
-    await rig.person(BOB, account_id, "member")
+    await rig.person(BOB, account_id, "developer")
     bob = await rig.inside(BOB)
     assert (await bob.get(ACCESS)).status == (await bob.get(f"{ACCESS}/review.csv")).status == 403
     assert "Review access" not in (await bob.get("/dashboard/settings")).text

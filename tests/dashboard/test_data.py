@@ -71,7 +71,7 @@ async def test_members_cannot_open_it(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person(ANN, account_id)
-    await rig.person(BOB, account_id, "member")
+    await rig.person(BOB, account_id, "developer")
     bob = await rig.inside(BOB)
     assert PAGE not in (await bob.get("/dashboard/settings")).text
     for shown in (await bob.get(PAGE), await bob.post(f"{PAGE}/close", {"name": "Acme"})):

@@ -10,6 +10,7 @@ from markupsafe import escape
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.throttle import FREE
 from mailsvc.net.dns import Records
+from mailsvc.store.people.residence import Residence
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.sources import PoolTable
 from tests.dashboard.fixtures import DashboardRig
@@ -94,3 +95,25 @@ async def test_the_records_are_one_table_a_zone_file_and_an_email_to_the_adminis
     assert "ann@example.com wants to send email from mail.acme.example" in text and "Value: v=spf1" in text and "Priority: 10" in text
     tries = [(await ann.post(f"{path}/mail", {"email": f"{n}@acme.example"})).status for n in range(FREE)]
     assert tries == [303] * (FREE - 1) + [429]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_domain_moves_to_another_region_unless_the_account_is_pinned(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    ann = await rig.inside("ann@example.com")
+    await ann.get("/dashboard/domains")
+    path = (await ann.post("/dashboard/domains", {"name": "acme.example", "region": "us-east-1"})).location
+    page = (await ann.get(path)).text
+    assert "<option selected>us-east-1</option><option>eu-west-1</option>" in page
+    moved = await ann.post(f"{path}/region", {"region": "eu-west-1"})
+    assert moved.location == f"{path}?done=moved"
+    page = (await ann.get(moved.location)).text
+    assert "publish the new values" in page and "out.eu.example.net" in page and "Moved from the region us-east-1 to eu-west-1." in page
+    assert (await ann.post(f"{path}/region", {"region": "mars"})).status == 422
+    await rig.assembly.domains.residences.set(account, Residence("eu-west-1", pinned=True), [])
+    for where, form in ((f"{path}/region", {}), ("/dashboard/domains", {"name": "new.example"})):
+        refused = await ann.post(where, {"region": "us-east-1", **form})
+        assert refused.status == 422 and "The region must be eu-west-1: the data of this account stays in that region." in refused.text
+    assert "Move domain" not in (await ann.get(path)).text, "there is no other region"

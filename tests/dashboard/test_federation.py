@@ -171,7 +171,7 @@ async def test_an_invitation_is_accepted_with_a_provider(rig: DashboardRig, fake
     await rig.person("ann@example.com", account_id)
     ann = await rig.inside("ann@example.com")
     await ann.get("/dashboard/settings")
-    await ann.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "member"})
+    await ann.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "developer"})
     path = rig.mailer.link("new@example.com")
     new = rig.browser()
     page = await new.get(path)
@@ -184,12 +184,12 @@ async def test_an_invitation_is_accepted_with_a_provider(rig: DashboardRig, fake
     assert (await thief.get(back.location)).status == 410  # a ticket belongs to one browser
     await new.get(back.location)
     assert (await new.post("/dashboard/invitation", {**back.query, "name": "New"})).location == "/dashboard"
-    assert ("invitation accepted", "member") in await rig.audit(account_id)
+    assert ("invitation accepted", "developer") in await rig.audit(account_id)
     assert (await through(rig.browser(), fake, "github")).location == "/dashboard/keys"
     # An existing user gets no second way to sign in from it.
     await ann.get("/dashboard/settings")
     other = await rig.account("Other")
-    await rig.assembly.sessions.make_link("invite", "ann@example.com", REAUTHENTICATION_LIFETIME, other, "member")
+    await rig.assembly.sessions.make_link("invite", "ann@example.com", REAUTHENTICATION_LIFETIME, other, "developer")
     assert (await new.get(back.location)).status == 410
 
 

@@ -207,7 +207,7 @@ async def test_a_passkey_satisfies_required_two_factor_authentication(pool: Pool
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person("ann@example.com", account_id)
-    await rig.person("bob@example.com", account_id, "member")
+    await rig.person("bob@example.com", account_id, "developer")
     ann, bob = await rig.inside("ann@example.com"), await rig.inside("bob@example.com")
     await added(ann, device())
     await ann.get("/dashboard/settings")

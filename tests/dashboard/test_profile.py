@@ -232,3 +232,24 @@ async def test_pages_show_times_in_the_zone_of_the_browser_until_another_one_is_
     shown = (await browser.get(PROFILE)).text
     assert " IST</p>" in shown and 'value="Asia/Kolkata" selected' in shown and 'name="shortcuts" value="on" aria' in shown
     assert await rig.audit(account_id) == [("signed in", "password"), ("preferences changed", "Asia/Kolkata, shortcuts off")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_that_nobody_confirmed_can_be_confirmed(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    await pool.run("UPDATE users SET verified_at = NULL")
+    ann = await rig.inside(ANN)
+    assert "It isn’t confirmed yet." in (await ann.get(PROFILE)).text
+    await ann.post(f"{PROFILE}/address", {"email": ANN, "password": PASSWORD})
+    await rig.settled()
+    assert rig.mailer.subjects(ANN) == ["Confirm your email address"]
+    link = rig.mailer.link(ANN)
+    assert "Confirm address" in (await ann.get(link)).text
+    confirmed = await ann.post(f"{PROFILE}/address/confirm", {"link": link.partition("link=")[2]})
+    assert "Email address confirmed." in (await ann.get(confirmed.location)).text
+    assert "It isn’t confirmed yet." not in (await ann.get(PROFILE)).text
+    assert ("address confirmed", ANN) in await rig.audit(account_id)
+    await rig.settled()
+    assert rig.mailer.subjects(ANN) == ["Confirm your email address"]  # nothing changed that somebody should be warned of

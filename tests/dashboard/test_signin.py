@@ -117,10 +117,10 @@ async def test_dangerous_changes_require_reauthentication_after_fifteen_minutes(
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person("ann@example.com", account_id)
-    bob = await rig.person("bob@example.com", account_id, "member")
+    bob = await rig.person("bob@example.com", account_id, "developer")
     browser = await rig.inside("ann@example.com")
     dangerous = {
-        "settings/invite": {"email": "new@example.com", "role": "member"},
+        "settings/invite": {"email": "new@example.com", "role": "developer"},
         "settings/account": {"name": "Other"},
         f"settings/members/{bob.id}/role": {"role": "admin"},
         f"settings/members/{bob.id}/remove": {},
@@ -142,7 +142,7 @@ async def test_dangerous_changes_require_reauthentication_after_fifteen_minutes(
     assert (await browser.post("/dashboard/sign-in/again", {"password": "wrong", "next": "/dashboard/settings"})).status == 422
     assert (await browser.post("/dashboard/sign-in/again", {"password": PASSWORD, "next": "//evil.example"})).location == "/dashboard"
     await browser.get("/dashboard/settings")
-    assert (await browser.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "member"})).location.endswith(
+    assert (await browser.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "developer"})).location.endswith(
         "done=invited"
     )
     assert ("sign-in failed", "password") in await rig.audit(account_id)
@@ -156,7 +156,7 @@ async def test_an_account_can_require_two_factor_authentication(pool: Pool) -> N
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person("ann@example.com", account_id)
-    await rig.person("bob@example.com", account_id, "member")
+    await rig.person("bob@example.com", account_id, "developer")
     ann, bob = await rig.inside("ann@example.com"), await rig.inside("bob@example.com")
     await ann.get("/dashboard/settings")
     shown = await ann.post("/dashboard/settings/account", {"name": "Acme", "mfa": "on"})
@@ -185,7 +185,7 @@ async def test_a_change_and_its_audit_entry_are_written_together_or_not_at_all(p
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person("ann@example.com", account_id)
-    bob = await rig.person("bob@example.com", account_id, "member")
+    bob = await rig.person("bob@example.com", account_id, "developer")
     ann = await rig.inside("ann@example.com")
     key = (await rig.assembly.keys.create(account_id, "Old", "full_access"))[0]
     listed = await Suppressions(pool, rig.clock).add(account_id, ["old@example.com"])
@@ -198,7 +198,7 @@ async def test_a_change_and_its_audit_entry_are_written_together_or_not_at_all(p
     changes: dict[str, dict[str, str]] = {
         f"members/{bob.id}/role": {"role": "admin"},
         f"members/{bob.id}/remove": {},
-        "invite": {"email": "new@example.com", "role": "member"},
+        "invite": {"email": "new@example.com", "role": "developer"},
         "account": {"name": "Other"},
         "security/password": {"old": PASSWORD, "password": "another four good words"},
         "security/sessions/others/end": {},
@@ -219,7 +219,7 @@ async def test_a_change_and_its_audit_entry_are_written_together_or_not_at_all(p
             await pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")
         shown = await ann.post(f"/dashboard/settings/{path}".replace("settings/../", ""), form)
         assert shown.status in (500, 503), (path, shown.text)
-    assert await pool.rows("SELECT role FROM members WHERE user_id = %s", (bob.id,)) == [("member",)]
+    assert await pool.rows("SELECT role FROM members WHERE user_id = %s", (bob.id,)) == [("developer",)]
     assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
     assert await pool.rows("SELECT name, mfa_since FROM accounts WHERE id = %s", (account_id,)) == before
     assert await pool.rows("SELECT count(*) FROM sessions") == [(2,)]
@@ -236,8 +236,8 @@ async def test_the_audit_log_is_append_only_and_for_admins(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id, other = await rig.account(), await rig.account("Other")
     ann = await rig.person("ann@example.com", account_id)
-    await rig.assembly.users.join(other, ann.id, "member")
-    await rig.person("=cmd()@example.com", account_id, "member")
+    await rig.assembly.users.join(other, ann.id, "developer")
+    await rig.person("=cmd()@example.com", account_id, "developer")
     browser, member = await rig.inside("ann@example.com"), await rig.inside("=cmd()@example.com")
     for sql in ("UPDATE audit SET action = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
         with pytest.raises(StoreError, match="append-only"):

@@ -98,7 +98,7 @@ async def account(pool: Pool, fake: FakeProvider) -> Any:
     fake.clock = rig.clock.seconds
     account_id = await rig.account()
     await rig.person(ANN, account_id)
-    await rig.person(BOB, account_id, "member")
+    await rig.person(BOB, account_id, "developer")
     await verified(rig, account_id, "acme.example")
     yield Account(rig, fake, account_id, await rig.inside(ANN))
 
@@ -183,7 +183,7 @@ async def test_who_is_no_member_does_not_come_in(account: Account) -> None:
     assert bob is not None
     await rig.assembly.users.remove(account.id, bob.id)
     assert (await account.through(rig.browser(), BOB)).status == 403
-    await rig.assembly.users.join(account.id, bob.id, "member")
+    await rig.assembly.users.join(account.id, bob.id, "developer")
     assert (await account.through(rig.browser(), BOB)).status == 303
 
 
@@ -194,8 +194,8 @@ async def test_new_people_become_members_if_the_account_wants_it(account: Accoun
     fake.person = Someone("2", NEW, name="New Person")
     browser = rig.browser()
     assert (await account.through(browser, NEW)).location == "/dashboard/keys"
-    assert [(m.email, m.name, m.role) for m in await rig.assembly.users.members(account.id)][-1] == (NEW, "New Person", "member")
-    assert ("member added", "member, by single sign-on") in await rig.audit(account.id)
+    assert [(m.email, m.name, m.role) for m in await rig.assembly.users.members(account.id)][-1] == (NEW, "New Person", "read-only")
+    assert ("member added", "read-only, by single sign-on") in await rig.audit(account.id)
     # Users of other accounts do not: their own admins and they themselves decide.
     await rig.person("eve@acme.example")
     fake.person = Someone("3", "eve@acme.example")
@@ -242,13 +242,13 @@ async def test_the_provider_answers_for_the_second_factor_of_its_own_account_onl
     other = await rig.account("Other")
     user = await rig.assembly.users.named(BOB)
     assert user is not None
-    await rig.assembly.users.join(other, user.id, "member")
+    await rig.assembly.users.join(other, user.id, "developer")
     assert (await account.through(rig.browser(), BOB)).location == "/dashboard/sign-in/code?next=%2Fdashboard%2Fkeys"
     # Ann has no second factor: the other account sends her to set one up.
     await rig.pool.run("UPDATE accounts SET mfa_since = now()")
     user = await rig.assembly.users.named(ANN)
     assert user is not None
-    await rig.assembly.users.join(other, user.id, "member")
+    await rig.assembly.users.join(other, user.id, "developer")
     await ann.get("/dashboard/settings")
     await ann.post("/dashboard/settings/show", {"account": str(other)})
     assert (await ann.get("/dashboard/keys")).location == "/dashboard/settings/security"
@@ -298,7 +298,7 @@ async def test_it_can_be_required_only_by_an_admin_who_has_just_signed_in_with_i
 @pytest_twisted.ensureDeferred
 async def test_other_sessions_of_affected_members_end_when_it_is_required(account: Account) -> None:
     rig = account.rig
-    await rig.person("guest@else.example", account.id, "member")
+    await rig.person("guest@else.example", account.id, "developer")
     guest, bob, elsewhere = await rig.inside("guest@else.example"), await rig.inside(BOB), await rig.inside(ANN)
     await account.set_up()
     account.ann = rig.browser()
@@ -398,7 +398,7 @@ async def test_a_session_that_began_in_another_way_cannot_open_the_account(accou
     await account.require()
     eve = await rig.person("eve@acme.example")
     browser = await rig.inside("eve@acme.example")
-    await rig.assembly.users.join(account.id, eve.id, "member")
+    await rig.assembly.users.join(account.id, eve.id, "developer")
     await browser.get("/dashboard/settings")
     await browser.post("/dashboard/settings/show", {"account": str(account.id)})
     shown = await browser.get("/dashboard/keys")
@@ -416,7 +416,7 @@ async def test_the_second_factor_of_a_member_of_two_accounts_keeps_what_began(ac
     await account.require()
     user = await rig.assembly.users.named(BOB)
     assert user is not None
-    await rig.assembly.users.join(await rig.account("Other"), user.id, "member")
+    await rig.assembly.users.join(await rig.account("Other"), user.id, "developer")
     await rig.assembly.users.propose_totp(user.id, b"s" * 20)
     codes = pyotp.TOTP(base64.b32encode(b"s" * 20).decode())
     await rig.pool.run("UPDATE users SET totp_at = now() WHERE email = %s", (BOB,))

@@ -20,11 +20,11 @@ class AccessReviewPages:
     context: PageContext
     pool: Pool
 
-    @page(app, ACCESS, access="admin")
+    @page(app, ACCESS, access="administer")
     async def show(self, request: PageRequest) -> bytes:
         return request.render("settings/access.html", found=await self._found(request), done=request.query("done") == "kept")
 
-    @page(app, f"{ACCESS}/keep", "POST", access="admin")
+    @page(app, f"{ACCESS}/keep", "POST", access="administer")
     async def keep(self, request: PageRequest) -> bytes:
         """Record that a member or a key keeps its access."""
         one = next((each for each in await self._found(request) if each.id is not None and each.subject == request.field("subject")), None)
@@ -33,7 +33,7 @@ class AccessReviewPages:
         await request.write_audit_entry(KEPT, one.subject)
         return request.redirect(ACCESS, done="kept")
 
-    @page(app, f"{ACCESS}/review.csv", access="admin")
+    @page(app, f"{ACCESS}/review.csv", access="administer")
     async def export(self, request: PageRequest) -> bytes:
         body = csv_file.lines(table(await self._found(request), self.context.now()))
         await request.write_audit_entry("access review exported")

@@ -43,11 +43,11 @@ class DataPages:
     grace_days: int
     minimization: Minimization
 
-    @page(app, DATA, access="admin")
+    @page(app, DATA, access="administer")
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request, done=_DONE.get(request.query("done"), ""))
 
-    @page(app, f"{DATA}/retention", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{DATA}/retention", "POST", access="administer", reauthenticate=True)
     async def keep(self, request: PageRequest) -> bytes:
         most, wanted, errors = days(self.settings), {}, {}
         for kind in KINDS:
@@ -63,7 +63,7 @@ class DataPages:
         await self.retention.want(request.account_id, wanted, self.context.now().timestamp(), [entry])
         return request.redirect(DATA, done="saved")
 
-    @page(app, f"{DATA}/minimize", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{DATA}/minimize", "POST", access="administer", reauthenticate=True)
     async def minimize(self, request: PageRequest) -> bytes:
         implied = await self._implied(request)
         chosen = [kind for kind in minimization.KINDS if request.field(kind) == "on" or kind in implied]
@@ -71,7 +71,7 @@ class DataPages:
         await self.minimization.set(request.account_id, chosen, [entry])
         return request.redirect(DATA, done="minimized")
 
-    @page(app, f"{DATA}/close", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{DATA}/close", "POST", access="administer", reauthenticate=True)
     async def close(self, request: PageRequest) -> bytes:
         if request.single_line("name") != request.user_session.account:
             return await self._shown(request, 422, errors={"name": "Enter the name of the account to close it."})
@@ -80,7 +80,7 @@ class DataPages:
         await self.closing.close(request.account_id, at, [entry])
         return request.redirect(DATA)
 
-    @page(app, f"{DATA}/reopen", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{DATA}/reopen", "POST", access="administer", reauthenticate=True)
     async def reopen(self, request: PageRequest) -> bytes:
         if not await self.closing.reopen(request.account_id, [request.audit_entry("account reopened")]):
             return request.redirect(DATA)

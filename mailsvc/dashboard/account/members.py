@@ -20,7 +20,7 @@ from mailsvc.mail.csv_file import plain
 from mailsvc.net import allow_list
 from mailsvc.store.people.api_keys import Keys, KeyView
 from mailsvc.store.people.operator_access import OperatorAccesses
-from mailsvc.store.people.users import Role
+from mailsvc.store.people.roles import NAMES, ROLES, SUMMARIES, Role, permits
 
 SETTINGS = f"{HOME}/settings"
 INVITED = timedelta(days=7)
@@ -45,7 +45,7 @@ class MemberPages:
     keys: Keys
     accesses: OperatorAccesses
 
-    @page(app, SETTINGS)
+    @page(app, SETTINGS, access="member")
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request)
 
@@ -55,12 +55,13 @@ class MemberPages:
             "settings/members.html",
             status,
             members=await self.context.users.members(request.account_id),
-            invitations=await self.context.sessions.invitations(request.account_id) if request.admin else [],
-            accounts=await self.context.users.accounts(request.user_session.user_id),
+            invitations=await self.context.sessions.invitations(request.account_id) if request.may("administer") else [],
+            roles=NAMES,
+            summaries=SUMMARIES,
             **shown | values,
         )
 
-    @page(app, f"{SETTINGS}/account", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{SETTINGS}/account", "POST", access="administer", reauthenticate=True)
     async def account(self, request: PageRequest) -> bytes:
         name, required = request.single_line("name")[:100], request.field("mfa") == "on"
         if not name:
@@ -80,7 +81,7 @@ class MemberPages:
         await self.context.users.change_account(request.account_id, name, required, networks, [entry])
         return request.redirect(SETTINGS, done="changed")
 
-    @page(app, SWITCH, "POST")
+    @page(app, SWITCH, "POST", access="member")
     async def switch(self, request: PageRequest) -> bytes:
         account_id = request.uuid(request.field("account"), "account")
         if account_id not in [account.account_id for account in await self.context.users.accounts(request.user_session.user_id)]:
@@ -90,7 +91,7 @@ class MemberPages:
 
     # Members
 
-    @page(app, f"{SETTINGS}/invite", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{SETTINGS}/invite", "POST", access="administer", reauthenticate=True)
     async def invite(self, request: PageRequest) -> bytes:
         email, role = request.field("email").lower(), _role(request)
         try:
@@ -111,26 +112,27 @@ class MemberPages:
         self.authentication.send_later(email, mails.invitation(request.user_session.account or "", request.user_session.email, link))
         return request.redirect(SETTINGS, done="invited")
 
-    @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", access="admin")
+    @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", access="administer")
     async def withdraw(self, request: PageRequest, text: str) -> bytes:
         entry = request.audit_entry("invitation revoked")
         if not await self.context.sessions.withdraw(request.account_id, request.uuid(text, "invitation"), [entry]):
             raise not_found("invitation")
         return request.redirect(SETTINGS, done="withdrawn")
 
-    @page(app, f"{SETTINGS}/members/<text>/role", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{SETTINGS}/members/<text>/role", "POST", access="administer", reauthenticate=True)
     async def role(self, request: PageRequest, text: str) -> bytes:
         email, role = await self._member(request, text), _role(request)
         entry = request.audit_entry("role changed", f"{email} is {role}")
         if not await self.context.users.set_role(request.account_id, request.uuid(text, "member"), role, [entry]):
             return request.redirect(SETTINGS, done="last")
-        if role == "member" and request.admin and any(k.permission == "full_access" for k in await self._keys_of(request, text)):
+        keys = [] if permits(role, "administer") else await self._keys_of(request, text)
+        if request.may("administer") and any(key.permission == "full_access" for key in keys):
             return request.redirect(KEYS, done="demoted")
         return request.redirect(SETTINGS, done="role")
 
     # Removing a member. Their API keys keep working unless they are revoked, since apps may depend on them.
 
-    @page(app, f"{SETTINGS}/members/<text>/remove", reauthenticate=True)
+    @page(app, f"{SETTINGS}/members/<text>/remove", access="member", reauthenticate=True)
     async def removal(self, request: PageRequest, text: str) -> bytes:
         self._may_remove(request, text)
         email, keys = await self._member(request, text), await self._keys_of(request, text)
@@ -138,7 +140,7 @@ class MemberPages:
             "settings/remove.html", email=email, keys=keys, leaves=request.uuid(text) == request.user_session.user_id, path=request.path
         )
 
-    @page(app, f"{SETTINGS}/members/<text>/remove", "POST", reauthenticate=True)
+    @page(app, f"{SETTINGS}/members/<text>/remove", "POST", access="member", reauthenticate=True)
     async def remove(self, request: PageRequest, text: str) -> bytes:
         """Remove a member (admins) or leave the account. The selected API keys are revoked in the same transaction."""
         self._may_remove(request, text)
@@ -158,7 +160,7 @@ class MemberPages:
         return request.redirect(SETTINGS, done="removed-keys" if revoked else "removed")
 
     def _may_remove(self, request: PageRequest, text: str) -> None:
-        if not request.admin and request.uuid(text, "member") != request.user_session.user_id:
+        if not request.may("administer") and request.uuid(text, "member") != request.user_session.user_id:
             raise forbidden("Only account admins can do this.")
 
     async def _keys_of(self, request: PageRequest, text: str) -> Sequence[KeyView]:
@@ -175,7 +177,7 @@ class MemberPages:
 
     # The audit log
 
-    @page(app, f"{SETTINGS}/audit", access="admin")
+    @page(app, f"{SETTINGS}/audit", access="administer")
     async def audit(self, request: PageRequest) -> bytes:
         after = request.uuid(request.query("after")) if request.query("after") else None
         entries, more = await self.context.audit.list(request.account_id, PAGE, after)
@@ -183,7 +185,7 @@ class MemberPages:
         opened = await self.accesses.list(request.account_id, ACCESSES) if after is None else []
         return request.render("settings/audit.html", entries=entries, older=older, first=after is None, accesses=opened)
 
-    @page(app, f"{SETTINGS}/audit.csv", access="admin")
+    @page(app, f"{SETTINGS}/audit.csv", access="administer")
     async def export(self, request: PageRequest) -> bytes:
         out = io.StringIO()
         writer = csv.writer(out)
@@ -198,7 +200,7 @@ class MemberPages:
 
 
 def _role(request: PageRequest) -> Role:
-    role = request.field("role")
-    if role not in ("admin", "member"):
-        raise PageError(422, "Unknown role", "The role must be Admin or Member.")
-    return "admin" if role == "admin" else "member"
+    role = next((role for role in ROLES if role == request.field("role")), None)
+    if role is None:
+        raise PageError(422, "Unknown role", f"The role must be one of: {', '.join(NAMES.values())}.")
+    return role

@@ -30,7 +30,7 @@ class PasskeyPages:
     passkeys: PasskeySignIn
     second: SecondFactor
 
-    @page(app, f"{PASSKEYS}/new", "GET", "POST", reauthenticate=True)
+    @page(app, f"{PASSKEYS}/new", "GET", "POST", access="member", reauthenticate=True)
     async def new(self, request: PageRequest) -> bytes:
         user, site = await person(self.context, request), self.context.relying_party
         known = await self.context.passkeys.of(user.id)
@@ -66,7 +66,7 @@ class PasskeyPages:
         await self.context.sessions.end_others(user.id, request.user_session.hash)
         return request.render("settings/codes.html", codes=codes, done="passkey")
 
-    @page(app, f"{PASSKEYS}/<text>/name", "POST")
+    @page(app, f"{PASSKEYS}/<text>/name", "POST", access="member")
     async def rename(self, request: PageRequest, text: str) -> bytes:
         name = request.single_line("name")[:NAME]
         entry = request.own_audit_entry("passkey renamed", name)
@@ -74,7 +74,7 @@ class PasskeyPages:
             raise not_found("passkey")
         return request.redirect(SECURITY, done="passkey-named")
 
-    @page(app, f"{PASSKEYS}/<text>/remove", "POST", reauthenticate=True)
+    @page(app, f"{PASSKEYS}/<text>/remove", "POST", access="member", reauthenticate=True)
     async def remove(self, request: PageRequest, text: str) -> bytes:
         user, passkey_id = await person(self.context, request), request.uuid(text, "passkey")
         known = {one.id: one for one in await self.context.passkeys.of(user.id)}
@@ -96,7 +96,7 @@ class IdentityPages:
     context: PageContext
     authentication: Authentication
 
-    @page(app, f"{IDENTITIES}/<text>/remove", "POST", reauthenticate=True)
+    @page(app, f"{IDENTITIES}/<text>/remove", "POST", access="member", reauthenticate=True)
     async def remove(self, request: PageRequest, text: str) -> bytes:
         user, identity_id = await person(self.context, request), request.uuid(text, "identity")
         known = {one.id: one for one in await self.context.identities.of(user.id)}

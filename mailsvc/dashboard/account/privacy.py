@@ -25,11 +25,11 @@ class PrivacyPages:
     context: PageContext
     erasing: Recorded
 
-    @page(app, PRIVACY, access="admin", reauthenticate=True)
+    @page(app, PRIVACY, access="administer", reauthenticate=True)
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request, done=_DONE.get(request.query("done"), ""))
 
-    @page(app, f"{PRIVACY}/find", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{PRIVACY}/find", "POST", access="administer", reauthenticate=True)
     async def find(self, request: PageRequest) -> bytes:
         email = _email(request)
         if email is None:
@@ -43,7 +43,7 @@ class PrivacyPages:
         places = [(place, count, purpose(place)) for place, count in sorted(found.counts.items())]
         return await self._shown(request, email=email, places=places)
 
-    @page(app, f"{PRIVACY}/export", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{PRIVACY}/export", "POST", access="administer", reauthenticate=True)
     async def export(self, request: PageRequest) -> bytes:
         email = _email(request)
         if email is None:
@@ -56,7 +56,7 @@ class PrivacyPages:
             return await self._shown(request, 503, email=email, errors={"email": _BUSY})
         return b""
 
-    @page(app, f"{PRIVACY}/erase", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{PRIVACY}/erase", "POST", access="administer", reauthenticate=True)
     async def erase(self, request: PageRequest) -> bytes:
         email = _email(request)
         if email is None:

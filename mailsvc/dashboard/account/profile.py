@@ -33,6 +33,7 @@ _DONE = {
     "name": "Name saved.",
     "preferences": "Preferences saved.",
     "withdrawn": "Address change canceled.",
+    "confirmed": "Email address confirmed.",
     "moved": "Email address changed. You’ve been signed out of all other sessions.",
 }
 
@@ -44,7 +45,7 @@ class Profile:
     authentication: Authentication
     addresses: Addresses
 
-    @page(app, PROFILE)
+    @page(app, PROFILE, access="member")
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request, await person(self.context, request))
 
@@ -54,7 +55,7 @@ class Profile:
         areas = {"Other": ["UTC"], **zones.by_area()}
         return request.render("settings/profile.html", status, user=user, pending=pending, areas=areas, **shown | values)
 
-    @page(app, f"{PROFILE}/name", "POST")
+    @page(app, f"{PROFILE}/name", "POST", access="member")
     async def name(self, request: PageRequest) -> bytes:
         user, name = await person(self.context, request), request.single_line("name")
         if not 0 < len(name) <= LONGEST:
@@ -62,7 +63,7 @@ class Profile:
         await self.context.users.rename(user.id, name, [request.own_audit_entry("name changed", name)])
         return request.redirect(PROFILE, done="name")
 
-    @page(app, f"{PROFILE}/preferences", "POST")
+    @page(app, f"{PROFILE}/preferences", "POST", access="member")
     async def preferences(self, request: PageRequest) -> bytes:
         zone, shortcuts = request.field("time_zone"), request.field("shortcuts") == "on"
         if zone not in zones.names():
@@ -73,7 +74,7 @@ class Profile:
 
     # The address
 
-    @page(app, ADDRESS, "POST")
+    @page(app, ADDRESS, "POST", access="member")
     async def propose(self, request: PageRequest) -> bytes:
         """Response, response time and audit entry are the same whether or not the address is registered."""
         user, email = await person(self.context, request), request.field("email").lower()
@@ -81,7 +82,7 @@ class Profile:
             raise PageError(404, "Contact the operator", NO_MAILS)
         if not is_address(email):
             return await self._shown(request, user, 422, errors={"email": "Enter a valid email address."}, email=email)
-        if email == user.email:
+        if email == user.email and request.user_session.verified:
             return await self._shown(request, user, 422, errors={"email": "This is already your address."}, email=email)
         if user.password is None and not request.reauthenticated:
             return request.ask_to_reauthenticate()
@@ -91,7 +92,8 @@ class Profile:
             return await self._shown(request, user, refused.status, errors={field: refused.message}, email=email)
         entry = request.own_audit_entry("address change requested", email)
         secret = await self.addresses.propose(user.id, email, HOUR, [entry])
-        self.context.later("confirming an address", self._write(email, self.authentication.link(f"{ADDRESS}/confirm", secret)))
+        link = self.authentication.link(f"{ADDRESS}/confirm", secret)
+        self.context.later("confirming an address", self._write(email, link, user))
         return request.redirect(PROFILE)
 
     async def _wrong(self, request: PageRequest, user: User, email: str) -> tuple[str, Refused] | None:
@@ -107,11 +109,12 @@ class Profile:
         await self.authentication.throttle.failed(subjects)
         return None
 
-    async def _write(self, email: str, link: str) -> None:
-        there = await self.context.users.named(email) is not None
-        self.authentication.send_later(email, mails.address_taken() if there else mails.confirm_address(link))
+    async def _write(self, email: str, link: str, user: User) -> None:
+        other = await self.context.users.named(email)
+        there = other is not None and other.id != user.id
+        self.authentication.send_later(email, mails.address_taken() if there else mails.confirm_address(link, new=other is None))
 
-    @page(app, f"{ADDRESS}/withdraw", "POST")
+    @page(app, f"{ADDRESS}/withdraw", "POST", access="member")
     async def withdraw(self, request: PageRequest) -> bytes:
         await self.addresses.withdraw(request.user_session.user_id, [request.own_audit_entry("address change canceled")])
         return request.redirect(PROFILE, done="withdrawn")
@@ -126,11 +129,14 @@ class Profile:
             raise EXPIRED
         if not request.form:
             return request.render("settings/address.html", user=user, email=email, link=secret)
-        entry = request.own_audit_entry("address changed", f"{user.email} to {email}")
+        same = email == user.email
+        entry = request.own_audit_entry("address confirmed" if same else "address changed", email if same else f"{user.email} to {email}")
         old = await self.addresses.confirm(user.id, secret, request.user_session.hash, [entry])
         if old is None:
             raise EXPIRED
         self.authentication.remember_browser(request, email)
+        if same:
+            return request.redirect(PROFILE, done="confirmed")
         if self.context.sends_email:
             self.authentication.send_later(old, mails.address_changed(email, stamp(request.now, request.now), request.address))
         return request.redirect(PROFILE, done="moved")

@@ -38,7 +38,7 @@ class Security:
     authentication: Authentication
     second: SecondFactor
 
-    @page(app, SECURITY)
+    @page(app, SECURITY, access="member")
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request)
 
@@ -58,7 +58,7 @@ class Security:
 
     # Password
 
-    @page(app, f"{SECURITY}/password", "POST")
+    @page(app, f"{SECURITY}/password", "POST", access="member")
     async def password(self, request: PageRequest) -> bytes:
         user = await self._user(request)
         chosen = request.form.get("password", "")
@@ -80,7 +80,7 @@ class Security:
 
     # Authenticator app
 
-    @page(app, f"{SECURITY}/totp", "GET", "POST", reauthenticate=True)
+    @page(app, f"{SECURITY}/totp", "GET", "POST", access="member", reauthenticate=True)
     async def totp(self, request: PageRequest) -> bytes:
         """Show a secret to scan. It takes effect with its first correct code."""
         user = await self._user(request)
@@ -113,7 +113,7 @@ class Security:
         await self.authentication.send_notice(request, user.email, "two-factor authentication was turned on")
         return request.render("settings/codes.html", codes=codes, done="totp") if codes else request.redirect(SECURITY, done="totp")
 
-    @page(app, f"{SECURITY}/codes", "POST", reauthenticate=True)
+    @page(app, f"{SECURITY}/codes", "POST", access="member", reauthenticate=True)
     async def codes(self, request: PageRequest) -> bytes:
         user = await self._user(request)
         if not user.second_factor:
@@ -125,7 +125,7 @@ class Security:
         await self.authentication.send_notice(request, user.email, "recovery codes were replaced")
         return request.render("settings/codes.html", codes=codes, done="codes")
 
-    @page(app, f"{SECURITY}/totp/off", "POST", reauthenticate=True)
+    @page(app, f"{SECURITY}/totp/off", "POST", access="member", reauthenticate=True)
     async def totp_off(self, request: PageRequest) -> bytes:
         user = await self._user(request)
         await self.context.users.end_totp(user.id, [request.own_audit_entry("second factor removed", "authenticator app")])
@@ -134,7 +134,7 @@ class Security:
 
     # Sessions
 
-    @page(app, f"{SECURITY}/sessions/<text>/end", "POST")
+    @page(app, f"{SECURITY}/sessions/<text>/end", "POST", access="member")
     async def end(self, request: PageRequest, text: str) -> bytes:
         if text == "others":
             await self.context.sessions.end_others(

@@ -61,11 +61,11 @@ class SingleSignOnSettings:
     context: PageContext
     providers: AccountProviders
 
-    @page(app, SSO, access="admin")
+    @page(app, SSO, access="administer")
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request)
 
-    @page(app, SSO, "POST", access="admin", reauthenticate=True)
+    @page(app, SSO, "POST", access="administer", reauthenticate=True)
     async def save(self, request: PageRequest) -> bytes:
         entered, found = Entered.of(request), await self._found(request)
         errors, domains = self._wrong(entered, found)
@@ -118,7 +118,7 @@ class SingleSignOnSettings:
         domains = _domains(entered.domains, errors)
         return errors, domains
 
-    @page(app, f"{SSO}/require", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{SSO}/require", "POST", access="administer", reauthenticate=True)
     async def require(self, request: PageRequest) -> bytes:
         found, required = await self._existing(request), request.field("required") == "on"
         if required and not self._proven(request, found):
@@ -127,7 +127,7 @@ class SingleSignOnSettings:
         await self.context.single_sign_ons.require(request.account_id, required, [entry])
         return request.redirect(SSO, done="on" if required else "off")
 
-    @page(app, f"{SSO}/remove", "POST", access="admin", reauthenticate=True)
+    @page(app, f"{SSO}/remove", "POST", access="administer", reauthenticate=True)
     async def remove(self, request: PageRequest) -> bytes:
         await self.context.single_sign_ons.remove(request.account_id, [request.audit_entry("single sign-on removed")])
         return request.redirect(SSO, done="removed")

@@ -23,11 +23,11 @@ class SmtpPages:
     keys: Keys
     domains: Domains
 
-    @page(app, SMTP)
+    @page(app, SMTP, access="see_setup")
     async def show(self, request: PageRequest) -> bytes:
         return await self._shown(request, "")
 
-    @page(app, SMTP, "POST")
+    @page(app, SMTP, "POST", access="change_setup")
     async def key(self, request: PageRequest) -> bytes:
         """Create a key with sending access and show it once, in the code examples too."""
         entry = request.audit_entry("key created", f"{KEY} (sending_access)")

@@ -58,7 +58,7 @@ class Usage:
     most_webhooks: int
     quotas: Quotas
 
-    @page(app, USAGE)
+    @page(app, USAGE, access="see_usage")
     async def show(self, request: PageRequest) -> bytes:
         account_id, now = request.account_id, self.context.now()
         day = now.replace(hour=0, minute=0, second=0, microsecond=0)

@@ -59,7 +59,7 @@ class ContactPages:
     search: Search
     bounds: Bounds
 
-    @page(app, ONE)
+    @page(app, ONE, access="see_audience")
     async def show(self, request: PageRequest, text: str) -> bytes:
         return await self._shown(request, await self._own(request, text), done=DONE.get(request.query("done"), ""))
 
@@ -92,7 +92,7 @@ class ContactPages:
 
     # Changes
 
-    @page(app, f"{ONE}/change", "POST")
+    @page(app, f"{ONE}/change", "POST", access="change_audience")
     async def change(self, request: PageRequest, text: str) -> bytes:
         contact, properties = await self._own(request, text), await self._properties(request)
         typed = {name: request.single_line(name) for name in ("first_name", "last_name")}
@@ -107,7 +107,7 @@ class ContactPages:
         except WrongProperty as wrong:
             return await self._shown(request, contact, 422, errors={f"p:{wrong.key}": f"This value {wrong.why}."}, typed=shown)
 
-    @page(app, f"{ONE}/subscription", "POST")
+    @page(app, f"{ONE}/subscription", "POST", access="change_audience")
     async def subscription(self, request: PageRequest, text: str) -> bytes:
         """Unsubscribe from everything, or subscribe again."""
         contact, out = await self._own(request, text), request.field("action") != "subscribe"
@@ -117,7 +117,7 @@ class ContactPages:
     def _update(self, request: PageRequest, contact: Contact, changes: Mapping[str, Any], action: str) -> Awaitable[Contact | None]:
         return self.audience.contacts.update(request.account_id, contact.id, changes, by(request), about(request, action))
 
-    @page(app, f"{ONE}/topics", "POST")
+    @page(app, f"{ONE}/topics", "POST", access="change_audience")
     async def topics(self, request: PageRequest, text: str) -> bytes:
         contact = await self._own(request, text)
         known, _ = await self.audience.lists.topics(request.account_id, contact.id, FORM)
@@ -131,7 +131,7 @@ class ContactPages:
         work = self.audience.contacts.choose(request.account_id, contact.id, wanted, by(request), lines)
         return await self._done(request, contact, "topics", work)
 
-    @page(app, f"{ONE}/join", "POST")
+    @page(app, f"{ONE}/join", "POST", access="change_audience")
     async def join(self, request: PageRequest, text: str) -> bytes:
         contact, segment_id = await self._own(request, text), request.uuid(request.field("segment"), "segment")
         segment = await self.audience.segments.get(request.account_id, segment_id)
@@ -141,13 +141,13 @@ class ContactPages:
         work = self.audience.contacts.join(request.account_id, contact.id, segment_id, by(request), lines)
         return await self._done(request, contact, "joined" if segment.confirmation is None else "asked", work)
 
-    @page(app, f"{ONE}/leave", "POST")
+    @page(app, f"{ONE}/leave", "POST", access="change_audience")
     async def leave(self, request: PageRequest, text: str) -> bytes:
         contact, segment_id = await self._own(request, text), request.uuid(request.field("segment"), "segment")
         lines = about(request, "contact removed from a segment")
         return await self._done(request, contact, "left", self.audience.contacts.leave(request.account_id, contact.id, segment_id, lines))
 
-    @page(app, f"{ONE}/delete", "POST")
+    @page(app, f"{ONE}/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         contact_id = request.uuid(text, "contact")
         _found(await self.audience.contacts.delete(request.account_id, contact_id, about(request, "contact deleted")))

@@ -35,7 +35,7 @@ class ContactList:
     audience: AudienceContext
     bounds: Bounds
 
-    @page(app, AUDIENCE)
+    @page(app, AUDIENCE, access="see_audience")
     async def list(self, request: PageRequest) -> bytes:
         segments, _ = await self.audience.segments.list(request.account_id, CHOICES)
         segment = request.selected("segment", segments, "segment")
@@ -59,7 +59,7 @@ class ContactList:
             return found
         return attrs.evolve(found, contacts=await self.audience.lists.beginning(request.account_id, filter.text, PAGE))
 
-    @page(app, NEW)
+    @page(app, NEW, access="change_audience")
     async def new(self, request: PageRequest) -> bytes:
         return await self._new(request)
 
@@ -68,7 +68,7 @@ class ContactList:
         shown: dict[str, object] = {"errors": {}, "typed": {}, "existing": None}
         return request.render("audience/new.html", status, segments=segments, **shown | values)
 
-    @page(app, NEW, "POST")
+    @page(app, NEW, "POST", access="change_audience")
     async def add(self, request: PageRequest) -> bytes:
         typed = {name: request.single_line(name) for name in ("email", "first_name", "last_name", "segment")}
         names = read(fields.UPDATE.fields, {name: typed[name] for name in ("first_name", "last_name")}, rules(request, self.bounds))

@@ -46,7 +46,7 @@ class ImportPages:
     audience: AudienceContext
     largest: int
 
-    @page(app, IMPORTS)
+    @page(app, IMPORTS, access="see_audience")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -60,7 +60,7 @@ class ImportPages:
             largest=self.largest,
         )  # fmt: skip
 
-    @page(app, IMPORTS, "POST", form=uploads.form)
+    @page(app, IMPORTS, "POST", access="change_audience", form=uploads.form)
     async def upload(self, request: PageRequest) -> bytes:
         part, content = request.file, request.http.content
         if part is None or part.start == part.end or content is None:
@@ -84,7 +84,7 @@ class ImportPages:
 
     # Choosing the columns
 
-    @page(app, ONE)
+    @page(app, ONE, access="see_audience")
     async def show(self, request: PageRequest, text: str) -> bytes:
         import_id = request.uuid(text, "import")
         waiting = await self.audience.imports.uploaded(request.account_id, import_id)
@@ -117,7 +117,7 @@ class ImportPages:
         topics, _ = await self.audience.topics.list(request.account_id, CHOICES)
         return [each for each in segments if each.confirmation is None], [each for each in topics if each.confirmation is None]
 
-    @page(app, f"{ONE}/start", "POST")
+    @page(app, f"{ONE}/start", "POST", access="change_audience")
     async def start(self, request: PageRequest, text: str) -> bytes:
         import_id = request.uuid(text, "import")
         waiting = await self.audience.imports.uploaded(request.account_id, import_id)
@@ -145,7 +145,7 @@ class ImportPages:
         self.audience.on_import()
         return request.redirect(f"{IMPORTS}/{import_id}")
 
-    @page(app, f"{ONE}/discard", "POST")
+    @page(app, f"{ONE}/discard", "POST", access="change_audience")
     async def discard(self, request: PageRequest, text: str) -> bytes:
         line = request.audit_entry("uploaded contacts discarded")
         if not await self.audience.imports.discard(request.account_id, request.uuid(text, "import"), [line]):
@@ -165,7 +165,7 @@ class ImportPages:
             return errors[:ERRORS]
         return []
 
-    @page(app, f"{ONE}/errors.csv")
+    @page(app, f"{ONE}/errors.csv", access="see_audience")
     async def errors(self, request: PageRequest, text: str) -> bytes:
         found = await self._own(request, request.uuid(text, "import"))
         await request.download(f"import-{found.id}-errors.csv", "text/csv; charset=utf-8", error_lines(self.audience, found))

@@ -33,7 +33,7 @@ class PreferencePages:
     settings: StoredSettings
     bounds: Bounds
 
-    @page(app, LOOK)
+    @page(app, LOOK, access="see_audience")
     async def show(self, request: PageRequest) -> bytes:
         return self._shown(request, _values(await self.settings.get(request.account_id)), done=request.query("done") == "changed")
 
@@ -42,7 +42,7 @@ class PreferencePages:
         texts = {"title": unsubscribe.TITLE, "message": unsubscribe.MESSAGE}
         return request.render("audience/page.html", status, values=values, colors=list(unsubscribe.COLORS), texts=texts, **shown | more)
 
-    @page(app, LOOK, "POST")
+    @page(app, LOOK, "POST", access="change_audience")
     async def change(self, request: PageRequest) -> bytes:
         found = self._read(request)
         if found.errors:
@@ -51,12 +51,12 @@ class PreferencePages:
         await self.settings.put(request.account_id, settings, [request.audit_entry("preference page changed", ", ".join(found.values))])
         return request.redirect(LOOK, done="changed")
 
-    @page(app, PREVIEW)
+    @page(app, PREVIEW, access="see_audience")
     async def preview(self, request: PageRequest) -> bytes:
         """As it is."""
         return await self._preview(request, await self.settings.get(request.account_id))
 
-    @page(app, PREVIEW, "POST")
+    @page(app, PREVIEW, "POST", access="change_audience")
     async def try_out(self, request: PageRequest) -> bytes:
         """As the form says, without saving it. What is wrong is left out."""
         return await self._preview(request, settings_of(await self.settings.get(request.account_id), self._read(request).values))

@@ -6,6 +6,7 @@ import attrs
 
 from mailsvc.dashboard.audience.contacts import AUDIENCE
 from mailsvc.dashboard.audience.forms import full, multiline, read, rules
+from mailsvc.dashboard.audience.undo import put_back, undo_path
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.http.fields import Bounds
@@ -18,7 +19,12 @@ from mailsvc.store.paging import Page
 PROPERTIES = f"{AUDIENCE}/properties"
 ONE = f"{PROPERTIES}/<text>"
 PAGE = 50
-DONE = {"added": "The property was created.", "changed": "The fallback was saved.", "deleted": "The property was deleted."}
+DONE = {
+    "added": "The property was created.",
+    "changed": "The fallback was saved.",
+    "deleted": "The property was deleted.",
+    "restored": "The property is back.",
+}
 
 
 @attrs.define(eq=False)
@@ -28,7 +34,7 @@ class PropertyPages:
     audience: AudienceContext
     bounds: Bounds
 
-    @page(app, PROPERTIES)
+    @page(app, PROPERTIES, access="see_audience")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -38,10 +44,11 @@ class PropertyPages:
         shown: dict[str, object] = {"errors": {}, "typed": {}}
         return request.render(
             "audience/properties.html", status, found=found, first=after is None,
-            older=f"{PROPERTIES}?after={found[-1].id}" if more else None, done=DONE.get(request.query("done"), ""), **shown | values,
+            older=f"{PROPERTIES}?after={found[-1].id}" if more else None, done=DONE.get(request.query("done"), ""),
+            undo_at=undo_path(request, PROPERTIES), **shown | values,
         )  # fmt: skip
 
-    @page(app, PROPERTIES, "POST")
+    @page(app, PROPERTIES, "POST", access="change_audience")
     async def add(self, request: PageRequest) -> bytes:
         typed = {"key": request.field("key"), "type": request.field("type"), "fallback": multiline(request, "fallback")}
         found = read(fields.CREATE_PROPERTY.fields, {name: typed[name] for name in ("key", "type")}, rules(request, self.bounds))
@@ -65,7 +72,7 @@ class PropertyPages:
             return await self._listed(request, 422, errors={"key": full(wrong)}, typed=typed)
         return request.redirect(PROPERTIES, done="added")
 
-    @page(app, f"{ONE}/change", "POST")
+    @page(app, f"{ONE}/change", "POST", access="change_audience")
     async def change(self, request: PageRequest, text: str) -> bytes:
         found = await self._own(request, text)
         try:
@@ -77,13 +84,21 @@ class PropertyPages:
             raise not_found("property")
         return request.redirect(PROPERTIES, done="changed")
 
-    @page(app, f"{ONE}/delete", "POST")
+    @page(app, f"{ONE}/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         found = await self._own(request, text)
         line = request.audit_entry("contact property deleted", found.key)
         if await self.audience.properties.remove(request.account_id, found.id, [line]) is None:
             raise not_found("property")
-        return request.redirect(PROPERTIES, done="deleted")
+        return request.redirect(PROPERTIES, done="deleted", undo=str(found.id))
+
+    @page(app, f"{ONE}/restore", "POST", access="change_audience")
+    async def restore(self, request: PageRequest, text: str) -> bytes:
+        """Undo a deletion."""
+        property_id = request.uuid(text, "property")
+        line = request.audit_entry("contact property restored", str(property_id))
+        await put_back(self.audience.properties.restore(request.account_id, property_id, [line]))
+        return request.redirect(PROPERTIES, done="restored")
 
     async def _own(self, request: PageRequest, text: str) -> Property:
         found = await self.audience.properties.get(request.account_id, request.uuid(text, "property"))

@@ -7,6 +7,7 @@ import attrs
 from mailsvc.dashboard.audience import confirmation
 from mailsvc.dashboard.audience.contacts import AUDIENCE
 from mailsvc.dashboard.audience.forms import full, read, rules
+from mailsvc.dashboard.audience.undo import put_back, undo_path
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.http.fields import Bounds
@@ -20,7 +21,12 @@ SEGMENTS = f"{AUDIENCE}/segments"
 ONE = f"{SEGMENTS}/<text>"
 PAGE, MEMBERS = 25, 50
 COUNTED, COUNTED_ONE = 1000, 20_000  # contacts of each segment in the list, and on its page
-DONE = {"added": "The segment was created.", "changed": "The segment was changed.", "deleted": "The segment was deleted."}
+DONE = {
+    "added": "The segment was created.",
+    "changed": "The segment was changed.",
+    "deleted": "The segment was deleted.",
+    "restored": "The segment is back.",
+}
 
 
 @attrs.define(eq=False)
@@ -30,7 +36,7 @@ class SegmentPages:
     audience: AudienceContext
     bounds: Bounds
 
-    @page(app, SEGMENTS)
+    @page(app, SEGMENTS, access="see_audience")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -41,10 +47,11 @@ class SegmentPages:
         shown: dict[str, object] = {"errors": {}, "typed": ""}
         return request.render(
             "audience/segments.html", status, found=found, sizes=sizes, counted=COUNTED, first=after is None,
-            older=f"{SEGMENTS}?after={found[-1].id}" if more else None, done=DONE.get(request.query("done"), ""), **shown | values,
+            older=f"{SEGMENTS}?after={found[-1].id}" if more else None, done=DONE.get(request.query("done"), ""),
+            undo_at=undo_path(request, SEGMENTS), **shown | values,
         )  # fmt: skip
 
-    @page(app, SEGMENTS, "POST")
+    @page(app, SEGMENTS, "POST", access="change_audience")
     async def add(self, request: PageRequest) -> bytes:
         name = request.single_line("name")
         found = read(fields.CREATE_SEGMENT.fields, {"name": name}, rules(request, self.bounds))
@@ -56,7 +63,7 @@ class SegmentPages:
             return await self._listed(request, 422, errors={"name": full(wrong)}, typed=name)
         return request.redirect(f"{SEGMENTS}/{added.id}", done="added")
 
-    @page(app, ONE)
+    @page(app, ONE, access="see_audience")
     async def show(self, request: PageRequest, text: str) -> bytes:
         segment = await self._own(request, text)
         return await self._shown(request, segment, optin=confirmation.stored(segment.confirmation))
@@ -78,7 +85,7 @@ class SegmentPages:
             done=DONE.get(request.query("done"), ""), labels=confirmation.LABELS, long=confirmation.LONG, **shown | values,
         )  # fmt: skip
 
-    @page(app, f"{ONE}/change", "POST")
+    @page(app, f"{ONE}/change", "POST", access="change_audience")
     async def change(self, request: PageRequest, text: str) -> bytes:
         segment, name, limits = await self._own(request, text), request.single_line("name"), rules(request, self.bounds)
         found, optin = read(fields.CREATE_SEGMENT.fields, {"name": name}, limits), confirmation.given(request, limits)
@@ -91,10 +98,18 @@ class SegmentPages:
             raise not_found("segment")
         return request.redirect(f"{SEGMENTS}/{segment.id}", done="changed")
 
-    @page(app, f"{ONE}/delete", "POST")
+    @page(app, f"{ONE}/restore", "POST", access="change_audience")
+    async def restore(self, request: PageRequest, text: str) -> bytes:
+        """Undo a deletion."""
+        segment_id = request.uuid(text, "segment")
+        line = request.audit_entry("segment restored", str(segment_id))
+        restored = await put_back(self.audience.segments.restore(request.account_id, segment_id, [line]))
+        return request.redirect(f"{SEGMENTS}/{restored.id}", done="restored")
+
+    @page(app, f"{ONE}/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         segment = await self._own(request, text)
         line = request.audit_entry("segment deleted", segment.name)
         if await self.audience.segments.remove(request.account_id, segment.id, [line]) is None:
             raise not_found("segment")
-        return request.redirect(SEGMENTS, done="deleted")
+        return request.redirect(SEGMENTS, done="deleted", undo=str(segment.id))

@@ -9,6 +9,7 @@ import attrs
 from mailsvc.dashboard.audience import confirmation
 from mailsvc.dashboard.audience.contacts import AUDIENCE
 from mailsvc.dashboard.audience.forms import full, read, rules
+from mailsvc.dashboard.audience.undo import put_back, undo_path
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.http.fields import Bounds
@@ -20,7 +21,12 @@ from mailsvc.store.paging import Page
 TOPICS = f"{AUDIENCE}/topics"
 ONE = f"{TOPICS}/<text>"
 PAGE = 50
-DONE = {"added": "The topic was created.", "changed": "The topic was changed.", "deleted": "The topic was deleted."}
+DONE = {
+    "added": "The topic was created.",
+    "changed": "The topic was changed.",
+    "deleted": "The topic was deleted.",
+    "restored": "The topic is back.",
+}
 NEEDS_OPT_OUT = "Contacts who made no choice are subscribed to this topic without having confirmed. Create one with another default."
 
 
@@ -31,7 +37,7 @@ class TopicPages:
     audience: AudienceContext
     bounds: Bounds
 
-    @page(app, TOPICS)
+    @page(app, TOPICS, access="see_audience")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -41,10 +47,11 @@ class TopicPages:
         shown: dict[str, object] = {"errors": {}, "typed": {}}
         return request.render(
             "audience/topics.html", status, found=found, first=after is None, older=f"{TOPICS}?after={found[-1].id}" if more else None,
-            done=DONE.get(request.query("done"), ""), **shown | values,
+            done=DONE.get(request.query("done"), ""),
+            undo_at=undo_path(request, TOPICS), **shown | values,
         )  # fmt: skip
 
-    @page(app, TOPICS, "POST")
+    @page(app, TOPICS, "POST", access="change_audience")
     async def add(self, request: PageRequest) -> bytes:
         typed = {**_typed(request), "default_subscription": request.field("default_subscription")}
         found = read(fields.CREATE_TOPIC.fields, typed, rules(request, self.bounds))
@@ -61,7 +68,7 @@ class TopicPages:
         self.audience.changed()
         return request.redirect(f"{TOPICS}/{added.id}", done="added")
 
-    @page(app, ONE)
+    @page(app, ONE, access="see_audience")
     async def show(self, request: PageRequest, text: str) -> bytes:
         topic = await self._own(request, text)
         return self._shown(request, topic, optin=confirmation.stored(topic.confirmation))
@@ -80,7 +87,7 @@ class TopicPages:
             long=confirmation.LONG, **shown | values,
         )  # fmt: skip
 
-    @page(app, f"{ONE}/change", "POST")
+    @page(app, f"{ONE}/change", "POST", access="change_audience")
     async def change(self, request: PageRequest, text: str) -> bytes:
         topic, typed, limits = await self._own(request, text), _typed(request), rules(request, self.bounds)
         found, optin = read(fields.CREATE_TOPIC.fields, typed, limits), confirmation.given(request, limits)
@@ -97,14 +104,23 @@ class TopicPages:
         self.audience.changed()
         return request.redirect(f"{TOPICS}/{topic.id}", done="changed")
 
-    @page(app, f"{ONE}/delete", "POST")
+    @page(app, f"{ONE}/restore", "POST", access="change_audience")
+    async def restore(self, request: PageRequest, text: str) -> bytes:
+        """Undo a deletion."""
+        topic_id = request.uuid(text, "topic")
+        line = request.audit_entry("topic restored", str(topic_id))
+        restored = await put_back(self.audience.topics.restore(request.account_id, topic_id, [line]))
+        self.audience.changed()
+        return request.redirect(f"{TOPICS}/{restored.id}", done="restored")
+
+    @page(app, f"{ONE}/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         topic = await self._own(request, text)
         line = request.audit_entry("topic deleted", topic.name)
         if await self.audience.topics.remove(request.account_id, topic.id, [line]) is None:
             raise not_found("topic")
         self.audience.changed()
-        return request.redirect(TOPICS, done="deleted")
+        return request.redirect(TOPICS, done="deleted", undo=str(topic.id))
 
 
 def _typed(request: PageRequest) -> dict[str, str]:

@@ -32,12 +32,12 @@ class BroadcastChanges:
     notify: Callable[[str], None]
     ahead: timedelta
 
-    @page(app, f"{BROADCASTS}/<text>/send", "POST")
+    @page(app, f"{BROADCASTS}/<text>/send", "POST", access="change_audience")
     async def send(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         return await self._send(request, found, None, "sent", request.audit_entry("broadcast sent", str(found.id)))
 
-    @page(app, f"{BROADCASTS}/<text>/schedule", "POST")
+    @page(app, f"{BROADCASTS}/<text>/schedule", "POST", access="change_audience")
     async def schedule(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         try:
@@ -55,11 +55,11 @@ class BroadcastChanges:
         refused = await self.stored.send(found.account_id, found.id, None, at, [entry])
         return self._moved(request, found, refused, done)
 
-    @page(app, f"{BROADCASTS}/<text>/unschedule", "POST")
+    @page(app, f"{BROADCASTS}/<text>/unschedule", "POST", access="change_audience")
     async def unschedule(self, request: PageRequest, text: str) -> bytes:
         return await self._cancel(request, text, "scheduled", "unscheduled")
 
-    @page(app, f"{BROADCASTS}/<text>/cancel", "POST")
+    @page(app, f"{BROADCASTS}/<text>/cancel", "POST", access="change_audience")
     async def cancel(self, request: PageRequest, text: str) -> bytes:
         return await self._cancel(request, text, "queued", "canceled")
 
@@ -69,13 +69,13 @@ class BroadcastChanges:
         refused = await self.stored.cancel(found.account_id, found.id, [entry], only=(only,))
         return self._moved(request, found, refused, done)
 
-    @page(app, f"{BROADCASTS}/<text>/continue", "POST")
+    @page(app, f"{BROADCASTS}/<text>/continue", "POST", access="change_audience")
     async def continue_(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         refused = await self.stored.continue_(found.account_id, found.id, [request.audit_entry("broadcast continued", str(found.id))])
         return self._moved(request, found, refused, "continued")
 
-    @page(app, f"{BROADCASTS}/<text>/duplicate", "POST")
+    @page(app, f"{BROADCASTS}/<text>/duplicate", "POST", access="change_audience")
     async def duplicate(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         copied = await self.stored.duplicate(found.account_id, found.id, [request.audit_entry("broadcast created")])
@@ -83,7 +83,7 @@ class BroadcastChanges:
             raise not_found("broadcast")
         return request.redirect(f"{BROADCASTS}/{copied}", done="copied")
 
-    @page(app, f"{BROADCASTS}/<text>/delete", "POST")
+    @page(app, f"{BROADCASTS}/<text>/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         refused = await self.stored.remove(found.account_id, found.id, [request.audit_entry("broadcast deleted", str(found.id))])

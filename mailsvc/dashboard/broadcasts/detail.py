@@ -31,7 +31,7 @@ class BroadcastPages:
     reviewer: Reviewer
     results: Results
 
-    @page(app, f"{BROADCASTS}/<text>")
+    @page(app, f"{BROADCASTS}/<text>", access="see_audience")
     async def one(self, request: PageRequest, text: str) -> bytes:
         return await self.shown(request, await self.found(request, text))
 

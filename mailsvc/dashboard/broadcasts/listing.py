@@ -33,7 +33,7 @@ class BroadcastList:
     overview: Overview
     rollups: Rollups
 
-    @page(app, BROADCASTS)
+    @page(app, BROADCASTS, access="see_audience")
     async def list(self, request: PageRequest) -> bytes:
         status = cast(Status, request.query("status")) if request.query("status") in get_args(Status) else None
         after = request.uuid(request.query("after")) if request.query("after") else None
@@ -45,7 +45,7 @@ class BroadcastList:
             older=older, newest=first if after else None, done=_DONE.get(request.query("done"), ""),
         )  # fmt: skip
 
-    @page(app, BROADCASTS, "POST")
+    @page(app, BROADCASTS, "POST", access="change_audience")
     async def create(self, request: PageRequest) -> bytes:
         """A draft with the sender of the newest broadcast. Everything else is written in the editor."""
         newest, _ = await self.stored.list(request.account_id, Page(1))

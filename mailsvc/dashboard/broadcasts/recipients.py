@@ -12,13 +12,13 @@ from mailsvc.dashboard.broadcasts.detail import BroadcastPages
 from mailsvc.dashboard.broadcasts.states import BROADCASTS, label
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, page, section_app
-from mailsvc.store.broadcasts.overview import LOOKED, DomainShare, Overview
+from mailsvc.dashboard.providers import SHOWN, provider_of
+from mailsvc.store.broadcasts.overview import EXACT, SAMPLE, DomainShare, Overview
 from mailsvc.store.broadcasts.recipients import Kind, Recipients
 from mailsvc.store.broadcasts.values import MARKS
 from mailsvc.store.paging import Page
 
 PAGE = 50
-PROVIDERS = 20  # rows of the table; the others are shown together
 KINDS: dict[Kind, str] = {
     "sent": "All recipients",
     "delivered": "Delivered",
@@ -29,15 +29,6 @@ KINDS: dict[Kind, str] = {
     "unsubscribed": "Unsubscribed",
     "suppressed": "Suppressed",
 }
-_KNOWN = {
-    "Gmail": "gmail.com googlemail.com",
-    "Outlook": "outlook.com outlook.de outlook.fr hotmail.com hotmail.co.uk hotmail.de hotmail.fr live.com live.co.uk msn.com",
-    "Yahoo": "yahoo.com yahoo.co.uk yahoo.de yahoo.fr yahoo.it yahoo.es yahoo.co.in ymail.com rocketmail.com aol.com",
-    "iCloud": "icloud.com me.com mac.com",
-    "GMX": "gmx.de gmx.net gmx.com gmx.at gmx.ch",
-    "Proton": "proton.me protonmail.com pm.me",
-}
-_PROVIDER = {domain: name for name, domains in _KNOWN.items() for domain in domains.split()}
 
 
 @attrs.define(eq=False)
@@ -48,7 +39,7 @@ class RecipientPages:
     stored: Recipients
     overview: Overview
 
-    @page(app, f"{BROADCASTS}/<text>/recipients")
+    @page(app, f"{BROADCASTS}/<text>/recipients", access="see_audience")
     async def recipients(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         kind = cast(Kind, request.query("type")) if request.query("type") in get_args(Kind) else "sent"
@@ -62,13 +53,13 @@ class RecipientPages:
             newest=f"{path}?{urlencode(query)}" if after else None, tab="recipients", done="",
         )  # fmt: skip
 
-    @page(app, f"{BROADCASTS}/<text>/providers")
+    @page(app, f"{BROADCASTS}/<text>/providers", access="see_audience")
     async def providers(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         shares = by_provider(await self.overview.domains(found))
         return request.render(
-            "broadcasts/providers.html", broadcast=found, label=label(found), shares=shares, looked=LOOKED, tab="providers", done="",
-            complete=sum(each.recipients for each in shares) < LOOKED,
+            "broadcasts/providers.html", broadcast=found, label=label(found), shares=shares, looked=SAMPLE, tab="providers", done="",
+            complete=found.queued <= EXACT,
         )  # fmt: skip
 
 
@@ -76,13 +67,13 @@ def by_provider(domains: Iterable[DomainShare]) -> Sequence[DomainShare]:
     """The largest providers first. Domains of the same provider are added up, and small ones are shown together."""
     found: dict[str, DomainShare] = {}
     for each in domains:
-        name = _PROVIDER.get(each.name, each.name) or "Deleted contacts"
+        name = provider_of(each.name) or "Deleted contacts"
         found[name] = _added(name, found.get(name), each)
     largest = sorted(found.values(), key=lambda each: (-each.recipients, each.name))
     rest: DomainShare | None = None
-    for each in largest[PROVIDERS:]:
-        rest = _added(f"{len(largest) - PROVIDERS} other domains", rest, each)
-    return largest[:PROVIDERS] + ([rest] if rest else [])
+    for each in largest[SHOWN:]:
+        rest = _added(f"{len(largest) - SHOWN} other domains", rest, each)
+    return largest[:SHOWN] + ([rest] if rest else [])
 
 
 def _added(name: str, one: DomainShare | None, other: DomainShare) -> DomainShare:

@@ -32,7 +32,7 @@ class ImagePages:
     origin: str
     most: int
 
-    @page(app, IMAGES)
+    @page(app, IMAGES, access="change_audience")
     async def list(self, request: PageRequest) -> bytes:
         return await self._listed(request)
 
@@ -47,7 +47,7 @@ class ImagePages:
         request.set_header("Content-Security-Policy", image_csp(self.origin))
         return shown
 
-    @page(app, IMAGES, "POST", form=uploads.form)
+    @page(app, IMAGES, "POST", access="change_audience", form=uploads.form)
     async def upload(self, request: PageRequest) -> bytes:
         """Called by the editor's script, which gets JSON, and by the form on the page of images."""
         by_script = request.header("accept") == JSON
@@ -73,7 +73,7 @@ class ImagePages:
             raise Refused(f"Your images have reached the limit of {self.most >> 20} MB. Delete some of them under Images, then retry.")
         return self.origin + path_of(request.account_id, added, picture.kind)
 
-    @page(app, f"{IMAGES}/<text>/delete", "POST")
+    @page(app, f"{IMAGES}/<text>/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         image_id = request.uuid(text, "image")
         if not await self.images.delete(request.account_id, image_id, [request.audit_entry("image deleted", str(image_id))]):

@@ -15,6 +15,7 @@ from mailsvc.dashboard.editor import form
 from mailsvc.dashboard.editor.form import Wrong
 from mailsvc.dashboard.editor.preview import Previews, framed
 from mailsvc.dashboard.emails.sending import NotSent
+from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, editor_csp, mail_csp
 from mailsvc.mail import merge
@@ -49,8 +50,9 @@ class EditorPages:
     properties: Properties
     limits: Broadcasts
     images: str  # the origin of uploaded images
+    trials: TrialPages
 
-    @page(app, EDIT)
+    @page(app, EDIT, access="change_audience")
     async def edit(self, request: PageRequest, text: str) -> bytes:
         broadcast_id = request.uuid(text, "broadcast")
         opened = await self.versions.open(request.account_id, broadcast_id)
@@ -79,11 +81,13 @@ class EditorPages:
             segments=(await self.segments.list(account_id, ALL))[0],
             topics=(await self.topics.list(account_id, ALL))[0],
             variables=await self._variables(account_id),
+            offer=await self.trials.shared.offer(request),
+            trial=await self.trials.of(request),
         )
         request.set_header("Content-Security-Policy", editor_csp(nonce, self.images))
         return shown
 
-    @page(app, f"{EDIT}/save", "POST")
+    @page(app, f"{EDIT}/save", "POST", access="change_audience")
     async def save(self, request: PageRequest, text: str) -> bytes:
         """Called by the script, which gets JSON, and by the form of a browser without scripts, which gets a page."""
         broadcast_id = request.uuid(text, "broadcast")
@@ -100,20 +104,20 @@ class EditorPages:
             return _json(request, {"base": saved.base, "overwritten": _view(saved.overwritten)})
         return request.redirect(f"{BROADCASTS}/{broadcast_id}/edit", done="saved")
 
-    @page(app, f"{EDIT}/state")
+    @page(app, f"{EDIT}/state", access="change_audience")
     async def state(self, request: PageRequest, text: str) -> bytes:
         """Names what is stored now, so that the script notices what somebody else saved."""
         opened = _found(await self.versions.open(request.account_id, request.uuid(text, "broadcast")))
         return _json(request, {"base": opened.base, "newest": _view(opened.newest)})
 
-    @page(app, f"{EDIT}/versions")
+    @page(app, f"{EDIT}/versions", access="change_audience")
     async def earlier(self, request: PageRequest, text: str) -> bytes:
         broadcast_id = request.uuid(text, "broadcast")
         _found(await self.versions.open(request.account_id, broadcast_id))
         found = await self.versions.list(request.account_id, broadcast_id)
         return request.render("editor/versions.html", id=broadcast_id, versions=found)
 
-    @page(app, f"{EDIT}/restore", "POST")
+    @page(app, f"{EDIT}/restore", "POST", access="change_audience")
     async def restore(self, request: PageRequest, text: str) -> bytes:
         broadcast_id, number = request.uuid(text, "broadcast"), request.field("version")
         found = None
@@ -127,7 +131,7 @@ class EditorPages:
             raise PageError(409, "Not restored", next(iter(wrong.errors.values()))) from None
         return request.redirect(f"{BROADCASTS}/{broadcast_id}/edit", done="restored")
 
-    @page(app, f"{EDIT}/preview")
+    @page(app, f"{EDIT}/preview", access="change_audience")
     async def preview(self, request: PageRequest, text: str) -> bytes:
         """The document in the preview frame: an opaque origin without scripts."""
         opened = _found(await self.versions.open(request.account_id, request.uuid(text, "broadcast")))
@@ -140,7 +144,7 @@ class EditorPages:
         html = framed(html, dark=request.query("view") == "dark")
         return request.send(html.encode("utf-8", "replace"), "text/html; charset=utf-8", csp=csp)
 
-    @page(app, f"{EDIT}/test", "POST")
+    @page(app, f"{EDIT}/test", "POST", access="change_audience")
     async def test(self, request: PageRequest, text: str) -> bytes:
         """Send the stored draft to the user who asks."""
         broadcast_id, to = request.uuid(text, "broadcast"), request.user_session.email

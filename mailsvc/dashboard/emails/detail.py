@@ -65,7 +65,7 @@ class EmailPages:
     links: SignedLinks
     reputation: Reputation
 
-    @page(app, f"{EMAILS}/<text>")
+    @page(app, f"{EMAILS}/<text>", access="read_mail")
     async def one(self, request: PageRequest, text: str) -> bytes:
         return await self._shown(request, await self._email(request, text))
 
@@ -106,7 +106,7 @@ class EmailPages:
             **defaults | values,
         )
 
-    @page(app, f"{EMAILS}/<text>/preview")
+    @page(app, f"{EMAILS}/<text>/preview", access="read_mail")
     async def preview(self, request: PageRequest, text: str) -> bytes:
         """The document in the preview frame. The content is untrusted: opaque origin, no scripts, no remote content unless requested."""
         email = await self._email(request, text)
@@ -117,7 +117,7 @@ class EmailPages:
         csp = mail_csp(images=request.query("images") == "1")
         return request.send(html, "text/html; charset=utf-8", csp=csp)
 
-    @page(app, f"{EMAILS}/<text>/source")
+    @page(app, f"{EMAILS}/<text>/source", access="read_mail")
     async def source(self, request: PageRequest, text: str) -> bytes:
         email = await self._email(request, text)
         message = await self._message(request, email)
@@ -125,7 +125,7 @@ class EmailPages:
             raise not_found("message")
         return _download(request, message, "message/rfc822", f"{email.email_id}.eml")
 
-    @page(app, f"{EMAILS}/<text>/files/<number>")
+    @page(app, f"{EMAILS}/<text>/files/<number>", access="read_mail")
     async def file(self, request: PageRequest, text: str, number: str) -> bytes:
         parsed = await self._parsed(request, await self._email(request, text))
         if parsed is None or not re.fullmatch(r"[0-9]{1,6}", number) or int(number) >= len(parsed.files):
@@ -133,7 +133,7 @@ class EmailPages:
         file = parsed.files[int(number)]
         return _download(request, file.content, "application/octet-stream", file.filename or f"file-{number}")
 
-    @page(app, f"{EMAILS}/<text>/cancel", "POST")
+    @page(app, f"{EMAILS}/<text>/cancel", "POST", access="send_mail")
     async def cancel(self, request: PageRequest, text: str) -> bytes:
         email_id = request.uuid(text, "email")
         entry = request.audit_entry("email canceled", str(email_id))
@@ -142,7 +142,7 @@ class EmailPages:
             raise not_found("email")
         return request.redirect(f"{EMAILS}/{email_id}", done=result)
 
-    @page(app, f"{EMAILS}/<text>/reschedule", "POST")
+    @page(app, f"{EMAILS}/<text>/reschedule", "POST", access="send_mail")
     async def reschedule(self, request: PageRequest, text: str) -> bytes:
         email_id = request.uuid(text, "email")
         try:
@@ -157,7 +157,7 @@ class EmailPages:
             raise not_found("email")
         return request.redirect(f"{EMAILS}/{email_id}", done=result)
 
-    @page(app, f"{EMAILS}/<text>/again", "POST")
+    @page(app, f"{EMAILS}/<text>/again", "POST", access="send_mail")
     async def again(self, request: PageRequest, text: str) -> bytes:
         """Resend to all recipients or to the selected one."""
         email, message = await self._readable(request, text)
@@ -175,7 +175,7 @@ class EmailPages:
             return await self._shown(request, email, 422, not_sent=why.message)
         return request.redirect(f"{EMAILS}/{sent}", done="again")
 
-    @page(app, f"{EMAILS}/<text>/share", "POST")
+    @page(app, f"{EMAILS}/<text>/share", "POST", access="send_mail")
     async def share(self, request: PageRequest, text: str) -> bytes:
         """Create a public link. Only its audit entry is stored, and before the link is shown."""
         email = await self._email(request, text)

@@ -44,19 +44,19 @@ class ExportPages:
     emails: EmailList
     logs: LogList
 
-    @page(app, f"{EMAILS}/export")
+    @page(app, f"{EMAILS}/export", access="read_mail")
     async def show_emails(self, request: PageRequest) -> bytes:
         return await self._shown(request, await self._emails(request), EMAILS)
 
-    @page(app, f"{EMAILS}/export", "POST")
+    @page(app, f"{EMAILS}/export", "POST", access="read_mail")
     async def download_emails(self, request: PageRequest) -> bytes:
         return await self._download(request, await self._emails(request))
 
-    @page(app, f"{LOGS}/export")
+    @page(app, f"{LOGS}/export", access="read_mail")
     async def show_logs(self, request: PageRequest) -> bytes:
         return await self._shown(request, await self._logs(request), LOGS)
 
-    @page(app, f"{LOGS}/export", "POST")
+    @page(app, f"{LOGS}/export", "POST", access="read_mail")
     async def download_logs(self, request: PageRequest) -> bytes:
         return await self._download(request, await self._logs(request))
 

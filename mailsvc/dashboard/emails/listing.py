@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import attrs
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
 from mailsvc.dashboard.formatting import in_unicode, status
+from mailsvc.dashboard.news import answer, of
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.domains import names
 from mailsvc.store.domains.domains import Domain, Domains
@@ -60,17 +62,25 @@ class EmailList:
     domains: Domains
     keys: Keys
 
-    @page(app, EMAILS)
+    @page(app, EMAILS, access="read_mail")
     async def list(self, request: PageRequest) -> bytes:
         found = await self._named(request, request.query("q"))
         if found is not None:
             return request.redirect(f"{EMAILS}/{found}")
         selection = await self.read_filters(request)
+        news = await answer(
+            request, EMAILS, selection.params, ("email", "emails"), partial(self.search.newer, request.account_id, selection.filters)
+        )
+        if news is not None:
+            return news
         after = request.uuid(request.query("after")) if request.query("after") else None
         result = await self.search.emails(request.account_id, selection.filters, PAGE, after)
         older = f"{EMAILS}?{urlencode({**selection.params, 'after': str(result.after)})}" if result.after else None
         return request.render(
             "emails/list.html", page=result, older=older, first=after is None, selection=selection, statuses=STATUSES, spans=SPANS,
+            news=None if after or selection.filters.status else of(
+                request, EMAILS, selection.params, result.emails[0].email_id if result.emails else None
+            ),
         )  # fmt: skip
 
     async def read_filters(self, request: PageRequest) -> Selection:

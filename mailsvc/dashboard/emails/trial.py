@@ -9,6 +9,7 @@ import attrs
 
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.sending import SUSPENDED, NotSent, sent
+from mailsvc.dashboard.emails.shared_trial import SharedTrials
 from mailsvc.dashboard.formatting import in_unicode
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, inside
@@ -29,10 +30,11 @@ SENDER = "test"  # before the @
 
 @attrs.frozen
 class Trial:
-    """A test email that was sent. `recipient`: the user."""
+    """A test email that was sent. `recipient`: the user. `shared`: it came from the shared test sender, and has no page."""
 
     email_id: UUID
     recipient: RecipientView
+    shared: bool = False
 
     @property
     def live(self) -> bool:
@@ -47,8 +49,9 @@ class TrialPages:
     domains: Domains
     accounts: Accounts
     intake: Intake
+    shared: SharedTrials
 
-    @page(app, TEST, "POST")
+    @page(app, TEST, "POST", access="send_mail")
     async def send(self, request: PageRequest) -> bytes:
         domain = await self.domains.own(request.account_id, request.uuid(request.field("domain"), "domain"))
         if domain is None:
@@ -65,6 +68,9 @@ class TrialPages:
             return None
         email_id = request.uuid(request.query("test"), "email")
         email = await self.stored.get(request.account_id, email_id)
+        if email is None:
+            recipient = await self.shared.recipient(request.account_id, email_id)
+            return None if recipient is None else Trial(email_id, recipient, shared=True)
         recipients = await self.stored.recipients(request.account_id, email_id)
         return Trial(email_id, recipients[0]) if email is not None and email.source == SOURCE and recipients else None
 

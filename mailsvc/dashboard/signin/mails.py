@@ -101,9 +101,9 @@ def invitation(account: str, by: str, link: str) -> SignInEmail:
     )
 
 
-def confirm_address(link: str) -> SignInEmail:
+def confirm_address(link: str, *, new: bool) -> SignInEmail:
     return SignInEmail(
-        "Confirm your new email address",
+        "Confirm your new email address" if new else "Confirm your email address",
         ("Confirm this address to use it for signing in to mailsvc.",),
         ("Confirm email address", link),
         ("This link works once and expires in an hour. Open it where you are signed in. If you didn't request this, ignore this email.",),

@@ -36,9 +36,9 @@ def shown(secret: bytes) -> str:
     return base64.b32encode(secret).decode()
 
 
-def uri(secret: bytes, email: str) -> str:
+def uri(secret: bytes, email: str, issuer: str = ISSUER) -> str:
     """The content of the QR code."""
-    return str(pyotp.TOTP(shown(secret)).provisioning_uri(name=email, issuer_name=ISSUER))
+    return str(pyotp.TOTP(shown(secret)).provisioning_uri(name=email, issuer_name=issuer))
 
 
 def step_of(secret: bytes, code: str, now: float) -> int | None:

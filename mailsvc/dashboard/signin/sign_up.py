@@ -101,7 +101,7 @@ class EmailLinkPages:
         errors = await self._wrong(request, link, ("name", "account"), pending) if request.form else {}
         if not request.form or errors:
             return self._finish(request, link, fields, errors, pending, **_SIGN_UP)
-        new = await self._new(request, pending)
+        new = attrs.evolve(await self._new(request, pending), verified=True)  # by the link, or by the provider
         if pending is None and await self.context.sessions.take_link(_secret(request), "sign-up") is None:
             raise EXPIRED
         user = await self.context.users.add(link.email, new)
@@ -139,7 +139,8 @@ class EmailLinkPages:
         errors = await self._wrong(request, link, ("name",), pending) if request.form else {}
         if not request.form or errors:
             return self._finish(request, link, fields, errors, pending, **_INVITED)
-        user = await self._accepted(request, await self._new(request, pending))
+        new = attrs.evolve(await self._new(request, pending), verified=self.context.sends_email)  # otherwise the link was not mailed
+        user = await self._accepted(request, new)
         return await self.authentication.sign_in(request, user, HOME, proof="invitation")
 
     def _finish(

@@ -74,6 +74,7 @@ async function store() {
     }
     draft.elements.base.value = answer.base;
     stored = counted;
+    draft.toggleAttribute("data-unsaved", stored !== changes);
     status.textContent = `Saved at ${time(Date.now())}.`;
     if (answer.overwritten) warn(answer.overwritten, true);
     return true;
@@ -95,6 +96,7 @@ async function save() {
 
 function changed() {
   changes += 1;
+  draft.setAttribute("data-unsaved", "");
   clearTimeout(timer);
   timer = setTimeout(save, DELAY);
 }
@@ -108,6 +110,8 @@ async function look() {
 }
 
 draft.addEventListener("input", changed);
+// What somebody typed before this script was there.
+if ([...draft.elements].some((one) => one.type !== "hidden" && one.defaultValue !== undefined && one.value !== one.defaultValue)) changed();
 draft.addEventListener("submit", (event) => { event.preventDefault(); changes += 1; save(); });
 addEventListener("beforeunload", (event) => { if (stored !== changes) event.preventDefault(); });
 setInterval(look, LOOK);
@@ -156,7 +160,11 @@ document.addEventListener("submit", async (event) => {
   if (await save()) event.target.submit();
 });
 
-const place = document.getElementById("editor");
-if (place && window.MailEditor)
-  window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, upload, say: (sentence) => { document.getElementById("uploaded").textContent = sentence; } })
-    .then((ready) => { editor = ready; place.dataset.ready = ""; });
+// The editor's own script is large. It runs after this one, so that nothing is lost that is done meanwhile.
+addEventListener("DOMContentLoaded", async () => {
+  const place = document.getElementById("editor");
+  if (!place || !window.MailEditor) return;
+  const say = (sentence) => { document.getElementById("uploaded").textContent = sentence; };
+  editor = await window.MailEditor.mount(place, { content: place.dataset.content, variables: JSON.parse(draft.dataset.variables), changed, upload, say });
+  place.dataset.ready = "";
+});

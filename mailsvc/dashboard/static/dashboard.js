@@ -9,6 +9,7 @@ if (!document.documentElement.dataset.zone) {
 }
 
 // Parts that htmx refreshes (templates/parts.html, refresh) keep opened details and the focus.
+const POLLING = ["refresh", "news"];
 const FOCUSED = "a, button, input, select, summary, pre";
 document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
   const part = detail.target, fresh = detail.fragment.firstElementChild, details = part.querySelectorAll("details");
@@ -22,12 +23,16 @@ document.addEventListener("htmx:oobAfterSwap", ({ detail }) => {
   detail.focused = -1;
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
-  if (document.hidden && event.target.id === "refresh") event.preventDefault();  // the page is in the background
+  if (document.hidden && POLLING.includes(event.target.id)) event.preventDefault();  // the page is in the background
+});
+// The same number of new entries is not announced again (templates/parts.html, news_of).
+document.addEventListener("htmx:beforeSwap", ({ target, detail }) => {
+  if (target.id === "news" && target.innerHTML === detail.serverResponse) detail.shouldSwap = false;
 });
 // A failed refresh is retried later. A failed filter loads its page, which shows the error.
 for (const wrong of ["htmx:responseError", "htmx:sendError"])
   document.addEventListener(wrong, ({ target, detail }) => {
-    if (target.id !== "refresh") location.assign(detail.pathInfo.finalRequestPath);
+    if (!POLLING.includes(target.id)) location.assign(detail.pathInfo.finalRequestPath);
   });
 
 document.addEventListener("click", async (event) => {

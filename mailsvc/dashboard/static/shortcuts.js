@@ -3,7 +3,7 @@
 (() => {
   const palette = document.getElementById("palette"), list = document.getElementById("shortcut-list");
   if (!palette) return;
-  const text = palette.querySelector("input"), options = [...palette.querySelectorAll("[role=option]")], search = options.at(-1);
+  const text = palette.querySelector("input"), options = [...palette.querySelectorAll("[role=option]")], search = palette.querySelector("[data-search]");
   const SECOND_KEY = 1500;  // milliseconds within which the key after g counts
   let chosen, begun = -Infinity;
 
@@ -18,9 +18,11 @@
   function filter() {
     const sought = text.value.trim(), words = sought.toLowerCase().split(/\s+/);
     for (const option of options) option.hidden = option !== search && !words.every((word) => option.dataset.words.includes(word));
-    search.hidden = !sought;
-    search.querySelector("span").textContent = sought;
-    search.href = search.dataset.search + encodeURIComponent(sought);
+    if (search) {  // missing for roles that cannot read emails
+      search.hidden = !sought;
+      search.querySelector("span").textContent = sought;
+      search.href = search.dataset.search + encodeURIComponent(sought);
+    }
     choose(options.find((option) => !option.hidden));
   }
 

@@ -21,7 +21,7 @@ API = By("api")
 async def started(pool: Pool) -> tuple[DashboardRig, UUID, Browser]:
     rig = DashboardRig(pool)
     account_id = await rig.account()
-    await rig.person("ann@example.com", account_id, "member")
+    await rig.person("ann@example.com", account_id, "developer")
     ann = await rig.inside("ann@example.com")
     await ann.get(AUDIENCE)
     return rig, account_id, ann

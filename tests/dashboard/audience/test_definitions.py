@@ -34,7 +34,7 @@ async def test_a_segment_is_created_shown_renamed_and_deleted(pool: Pool) -> Non
     assert "Family" in (await ann.get(SEGMENTS)).text
     rig.assembly.audience.segments.most = 1
     assert "There are 1 segments, which is the maximum." in (await ann.post(SEGMENTS, {"name": "One more"})).text
-    assert (await ann.post(f"{at}/delete")).location == f"{SEGMENTS}?done=deleted"
+    assert (await ann.post(f"{at}/delete")).location == f"{SEGMENTS}?done=deleted&undo={segment.id}"
     assert (await ann.get(at)).status == (await ann.post(f"{at}/delete")).status == 404
     assert [action for action, _ in await rig.audit(account_id)][-3:] == ["segment created", "segment changed", "segment deleted"]
 
@@ -83,7 +83,7 @@ async def test_a_topic_has_all_settings_of_the_api(pool: Pool) -> None:
     assert found["News"].subscribed and found["News"].public and found["News"].confirmation is None
     hints = found["Hints"]
     assert (hints.subscribed, hints.public, hints.description) == (False, False, None) and hints.confirmation is not None
-    assert (await ann.post(f"{at}/delete")).location == f"{TOPICS}?done=deleted"
+    assert (await ann.post(f"{at}/delete")).location.startswith(f"{TOPICS}?done=deleted&undo=")
     assert "News" not in (await ann.get(TOPICS)).text and (await ann.get(at)).status == 404
     kinds = [kind for (kind,) in await pool.rows("SELECT type FROM events WHERE type LIKE 'topic.%%' ORDER BY event_id", ())]
     assert kinds == ["topic.created", "topic.created", "topic.updated", "topic.deleted"]

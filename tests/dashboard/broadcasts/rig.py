@@ -34,7 +34,7 @@ class BroadcastPagesRig:
     @classmethod
     async def of(cls, pool: Pool) -> BroadcastPagesRig:
         rig = DashboardRig(pool)
-        await rig.person("ann@example.com", await rig.account(), "member")
+        await rig.person("ann@example.com", await rig.account(), "developer")
         return await cls.beside(rig, await rig.inside("ann@example.com"))
 
     @classmethod

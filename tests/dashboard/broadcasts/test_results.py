@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 import attrs
 import pytest_twisted
 
-from mailsvc.dashboard.broadcasts.recipients import PROVIDERS, by_provider
+from mailsvc.dashboard.broadcasts.recipients import by_provider
 from mailsvc.dashboard.broadcasts.results import _rows, bar, expected_end
+from mailsvc.dashboard.providers import SHOWN
 from mailsvc.store.broadcasts.overview import DomainShare, Waiting
 from mailsvc.store.broadcasts.values import MARKS, Broadcast
 from mailsvc.store.events.rollups import Count
@@ -66,11 +67,11 @@ def test_days_are_those_of_the_zone_and_may_have_25_hours() -> None:
 def test_domains_of_a_provider_are_added_up_and_small_ones_are_shown_together() -> None:
     marked = dict.fromkeys(MARKS, 1)
     domains = [DomainShare(name, 10, marked) for name in ("gmail.com", "googlemail.com", "")]
-    domains += [DomainShare(f"{number:02}.example", 3, marked) for number in range(PROVIDERS)]
+    domains += [DomainShare(f"{number:02}.example", 3, marked) for number in range(SHOWN)]
     found = by_provider(domains)
     assert [(each.name, each.recipients) for each in found[:2]] == [("Gmail", 20), ("Deleted contacts", 10)]
     assert found[0].marked["bounced"] == 2
-    assert len(found) == PROVIDERS + 1 and (found[-1].name, found[-1].recipients) == ("2 other domains", 6)
+    assert len(found) == SHOWN + 1 and (found[-1].name, found[-1].recipients) == ("2 other domains", 6)
 
 
 async def sent(rig: BroadcastPagesRig) -> UUID:

@@ -137,7 +137,7 @@ async def test_the_review_counts_who_gets_it_by_reason(pool: Pool) -> None:
     assert (reach.total, reach.recipients, reach.missing, reach.exact) == (7, 2, {"first_name": 1}, True)
     assert (await overview.reach(draft, True, {})).recipients == 4  # the topic's default is to subscribe
     assert (await overview.reach(draft, None, {})).recipients == 5  # without a topic
-    some = await overview.reach(draft, None, {}, looked=4)
+    some = await overview.reach(draft, None, {}, exact=4)
     assert (some.total, some.looked, some.exact) == (7, 4, False)
     page = await rig.shown(draft.id)
     assert re.search(r'id="recipients">2<', page) and "Never subscribed to the topic" in page

@@ -10,7 +10,7 @@ import pytest_twisted
 
 from mailsvc.accounts.quota import Used
 from mailsvc.clock import utc
-from mailsvc.dashboard import overview
+from mailsvc.dashboard.home import overview
 from mailsvc.store.domains.values import Domain
 from mailsvc.store.events.rollups import Count
 from mailsvc.store.events.webhooks import Webhook

@@ -85,7 +85,7 @@ def _of_rates(week: Rates) -> Iterator[Concern]:
 def _of_domains(domains: Iterable[Domain]) -> Iterator[Concern]:
     for one in domains:
         name, path = in_unicode(one.name), f"/dashboard/domains/{one.id}"
-        if one.sending and not one.may_send:
+        if one.sending and not (one.may_send or one.reserved):
             yield Concern(f"{name} can’t send. {one.missing}", path, "See its records")
         elif one.status == "verified" and one.since is not None:
             yield Concern(f"A DNS record of {name} is missing.", path, "See its records", "warn")

@@ -1,0 +1,1 @@
+"""The home page: the steps to a first email, the figures of a week, what needs attention."""
