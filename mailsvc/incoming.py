@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import attrs
@@ -12,6 +12,8 @@ from mailsvc.mail import compose
 from mailsvc.mail.address import Mailbox
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.values import Pieces
+
+SHARED_TEST = "shared-test"  # the `source` of test emails from the service's own domain; no protocol sets it
 
 
 @attrs.frozen
@@ -55,7 +57,9 @@ class Incoming:
     source: str = "api"
     bulk: bool = False  # known to the caller; intake recognises other bulk mail
     topic_id: UUID | None = None
+    lifetime: timedelta | None = None  # how long delivery is tried; None: as long as for all mail
     client: str | None = attrs.field(default=None, eq=False)  # the IP address that it came from, for the content filter
+    trace: str | None = attrs.field(default=None, eq=False)  # the traceparent of the step that it came from, if that is traced
 
 
 def attachments_of(email: Incoming) -> tuple[compose.Attachment, ...]:
@@ -66,6 +70,12 @@ def attachments_of(email: Incoming) -> tuple[compose.Attachment, ...]:
 def sender_of(email: Incoming) -> str:
     """The envelope sender as the customer gave it."""
     return email.content.envelope.sender if isinstance(email.content, AsReceived) else email.sender.address
+
+
+def envelope_of(email: Incoming) -> StoredEnvelope:
+    """What is stored of the envelope: the parameters of a submission, and the trace."""
+    envelope = email.content.envelope if isinstance(email.content, AsReceived) else EMPTY
+    return envelope if email.trace is None else attrs.evolve(envelope, trace=email.trace)
 
 
 def recipients_of(email: Incoming) -> tuple[str, ...]:

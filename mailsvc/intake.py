@@ -18,7 +18,7 @@ from mailsvc import policy
 from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts.topics import TopicMail
 from mailsvc.content_filter import ContentFilter, FilterRequest
-from mailsvc.incoming import AsReceived, Content, Incoming, recipients_of, sender_of
+from mailsvc.incoming import SHARED_TEST, AsReceived, Content, Incoming, envelope_of, recipients_of, sender_of
 from mailsvc.mail import bulk, compose, html_to_text
 from mailsvc.mail.address import Mailbox
 from mailsvc.net.rspamd import Envelope
@@ -40,7 +40,6 @@ from mailsvc.store.mail.accept import (
     Replayed,
     Submission,
 )
-from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import StoreError, Unavailable
@@ -119,8 +118,11 @@ class Reservation(Protocol):
 class Handoff(Protocol):
     """From acceptance to delivery within one process. `delivery/handoff` implements it."""
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "") -> Reservation:
-        """Where mail for `domain` from the addresses of `pool` is queued, and a lease if this process can send it now. Never waits."""
+    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
+        """Where mail for `domain` from the addresses of `pool` is queued, and a lease if this process can send it now. Never waits.
+
+        Processes only send mail of their own `region`.
+        """
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
         """After the commit: put the leased recipients into their lanes."""
@@ -225,6 +227,8 @@ class Intake:
                 return refusal
         name = email.sender.domain
         domain = await self.domains.find(caller.account_id, name)
+        if domain is not None and email.source == SHARED_TEST and domain.may_send_tests:
+            return domain
         refusal = policy.domain_refusal(name, domain, caller.domain_id)
         if refusal is not None:
             return refusal
@@ -260,10 +264,9 @@ class Intake:
 
     def _reserve(self, caller: Caller, composed: _Composed) -> _Ready:
         email, domain, message = composed.email, composed.domain, composed.message
-        received = email.content if isinstance(email.content, AsReceived) else None
         addresses = [(address, _domain(address)) for address in recipients_of(email)]
         pool = self.pool_of(caller.account_id, domain.id, email.bulk)
-        reservations = self._reservations(email, [name for _, name in addresses], len(message), pool)
+        reservations = self._reservations(email, [name for _, name in addresses], len(message), pool, domain.region)
         recipients = tuple(
             [NewRecipient(address, reservations[name].destination, reservations[name].leased) for address, name in addresses]
         )
@@ -286,10 +289,10 @@ class Intake:
                 subject=email.subject,
                 tags=email.tags,
                 headers=email.headers,
-                envelope=received.envelope if received else EMPTY,
+                envelope=envelope_of(email),
                 message=message,
                 scheduled_at=email.scheduled_at,
-                expires_at=(email.scheduled_at or composed.created_at) + self.expiry,
+                expires_at=(email.scheduled_at or composed.created_at) + (email.lifetime or self.expiry),
                 bulk=email.bulk,
                 lease=self.handoff.lease,
                 topic_id=email.topic_id,
@@ -319,11 +322,11 @@ class Intake:
         heading = len(email.subject) + sum(len(value) for value in email.headers.values())
         return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
-    def _reservations(self, email: Incoming, domains: Sequence[str], size: int, pool: str) -> dict[str, Reservation]:
+    def _reservations(self, email: Incoming, domains: Sequence[str], size: int, pool: str, region: str) -> dict[str, Reservation]:
         """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
         if email.scheduled_at is not None or email.topic_id is not None:
             return {domain: _QueueOnly(domain) for domain in dict.fromkeys(domains)}
-        return {domain: self.handoff.reserve(domain, size, email.bulk, pool) for domain in dict.fromkeys(domains)}
+        return {domain: self.handoff.reserve(domain, size, email.bulk, pool, region) for domain in dict.fromkeys(domains)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:
@@ -422,7 +425,7 @@ def _requests(caller: Caller, composed: Mapping[int, _Composed]) -> dict[int, Fi
             each.message,
         )
         for i, each in composed.items()
-        if each.email.source != "system"
+        if each.email.source not in ("system", SHARED_TEST)
     }
 
 

@@ -16,7 +16,7 @@ import attrs
 from twisted.application.service import IService
 
 from mailsvc import __version__, wiring
-from mailsvc.accounts.onboarding import Customers, People, domain_maintenance, publishing_of
+from mailsvc.accounts.onboarding import Customers, People, domain_maintenance
 from mailsvc.accounts.ratelimit import Block, RateLimit
 from mailsvc.accounts.usage import Accounting
 from mailsvc.audit import service as audit
@@ -24,6 +24,7 @@ from mailsvc.bounces.intake import BounceIntake
 from mailsvc.broadcasts.assembly import Personalization, destinations
 from mailsvc.broadcasts.topics import TopicMail
 from mailsvc.clock import held, prepare, unix
+from mailsvc.console.assembly import ConsoleAssembly, status_page
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mailer
 from mailsvc.dashboard.signin.providers import providers_of
@@ -33,7 +34,6 @@ from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
 from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.service import Delivery
-from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
@@ -75,11 +75,11 @@ from mailsvc.runtime.offload import Offload, Threads
 from mailsvc.runtime.options import Options as Options
 from mailsvc.runtime.polling import every
 from mailsvc.runtime.slices import Slices
+from mailsvc.runtime.tracing import start_tracing
 from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings.schema import Settings
 from mailsvc.store.broadcasts.sending import Sending
-from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.async_bounces import AsyncBounces
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.outbox import Outbox
@@ -96,13 +96,13 @@ from mailsvc.store.mail.sandbox import Sandbox as SandboxMail
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.people.ratelimit import RateWindows
-from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.partitions import PartitionMaker
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.processes import HEARTBEAT, ProcessRegistration
 from mailsvc.store.queue.settle import Settling
 from mailsvc.system_mail import SystemMail
+from mailsvc.traced_intake import TracedIntake
 from mailsvc.webhooks.failure_notices import FailureNotices
 from mailsvc.webhooks.sender import Limits as WebhookLimits
 from mailsvc.webhooks.sender import WebhookSender
@@ -139,8 +139,9 @@ class Daemon:
 
     async def start(self) -> None:
         """First the database, then delivery, then the listeners: no mail is accepted that cannot be stored."""
-        roles = self.settings.roles
+        roles, monitor = self.settings.roles, self.settings.metrics
         await self.open_database()
+        self.tracing = start_tracing(self.settings.tracing, self.process.id, __version__, self.reactor, self.opened)
         self.open_stores()
         delivery = await self.start_delivery() if "delivery" in roles else None
         handoff = QueueOnly(self.process.id, self.routes(self.resolver)) if delivery is None else delivery.handoff
@@ -156,8 +157,8 @@ class Daemon:
             self.start_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
-        monitor = self.settings.metrics
         await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.monitoring.site(monitor.token))
+        await self.open_console()
         interpreter.tune(self.reactor)
         collector = interpreter.GrowthCollector(interpreter.resident_bytes)
         self.opened.add("garbage collection", every(self.reactor, BEAT / 2, "collecting garbage", collector.collect_if_grown))
@@ -172,7 +173,7 @@ class Daemon:
         self.opened.add("partitions", every(reactor, BEAT, "making partitions", PartitionMaker(pool, reactor).make))
         wiring.start_deleting(reactor, self.database, self.settings, self.opened)
         self.pools = await Pools.opened(pool, wiring.bulk_pool(self.settings.delivery), reactor, self.opened)
-        notifications = self.notifications = Notifications(self.database.dsn, reactor)
+        notifications = self.notifications = self.database.notifications(reactor)
         self.database.bodies.follow(notifications)
         await notifications.start()
         self.opened.add("notifications", notifications.stop)
@@ -184,7 +185,7 @@ class Daemon:
         self.opened.add("restore guard", every(reactor, BEAT, "checking for a restored database", self.database.check_restored))
         follow = partial(follow_keys, self.database.encryption, self.process, partial(wrong_keys, pool, self.settings))
         self.opened.add("encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow, deadline=60.0))
-        self.monitoring = Monitoring(reactor, pool, notifications, lambda: self.process.id)
+        self.monitoring = Monitoring(reactor, pool, notifications, lambda: self.process.id, wiring.region_watch(pool, self.settings))
         await self.monitoring.start(self.opened)
 
     def open_stores(self) -> None:
@@ -193,8 +194,7 @@ class Daemon:
         self.accounts, self.keys = Accounts(pool, reactor, notifications), Keys(pool, reactor, notifications)
         # A separate resolver: slow zones of customers must not delay delivery.
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
-        payload, trusting = views.payload(publishing_of(self.settings, self.database.encryption)), self.settings.domains.allow_trust
-        self.domains = Domains(pool, reactor, self.database.encryption, notifications, payload, trusting=trusting)
+        self.domains = wiring.domains(self.settings, self.database, reactor, notifications)
         wake = lambda: notifications.notify(DOMAINS)  # noqa: E731
         self.maintenance = domain_maintenance(self.settings, self.database, reactor, self.domains, resolver, wake)
         self.personal = Personalization.of(pool, reactor, self.database.encryption, self.threads.body)
@@ -207,14 +207,11 @@ class Daemon:
             lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
         self.reports = wiring.reports(self.settings, self.database, self.maintenance, self.threads.body, self.unix, self.held)
-        self.monitoring.add(metrics.returned(self.bounces), metrics.reports(self.reports))
+        self.monitoring.add(metrics.returned(self.bounces), metrics.reports(self.reports), metrics.cell(self.database.hold))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
-        self.resolver = self.new_resolver()  # for recipients' domains
+        self.resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds)  # for recipients' domains
         audit.start(self.settings.audit, pool, reactor, web, delivery.ehlo_name or "", self.opened, self.in_thread)
         self.fetcher = Fetcher(reactor, web, wiring.fetch_rules(self.settings.fetch))
-
-    def new_resolver(self) -> Resolver:
-        return Resolver(self.reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
 
     def routes(self, resolver: Resolver) -> Routes:
         limits, shaping = wiring.delivery_limits(self.settings.delivery), wiring.provider_rules(self.settings.delivery.shaping)
@@ -234,8 +231,9 @@ class Daemon:
             sending=SendingDomains(self.domains, self.accounts, self.signing, Offload(reactor, pool=threads.signing), threads.body),
         )  # fmt: skip
         delivery.attempts.tls_counts.start(self.opened)
-        self.process.on_replaced = delivery.replaced
-        self.process.on_freed = lambda count: delivery.wake()
+        delivery.attempts.tracing = self.tracing
+        self.process.on_replaced, self.process.on_freed = delivery.replaced, lambda count: delivery.wake()
+        self.database.restore_guard.on_hold = delivery.hold_restored
         self.notifications.listen("queue", delivery.wake)
         self.monitoring.add(metrics.deliveries(delivery, settling), metrics.sources(upkeep.state), settle=settling.batch)
         await delivery.holds.refresh()  # before the first mail
@@ -247,17 +245,17 @@ class Daemon:
     async def open_control_socket(self, delivery: Delivery | None) -> None:
         """The control socket, for `mailsvc queue`."""
         path = self.settings.control.socket
+        self.commands = OperatorCommands(
+            Queue(self.pool), Operating(self.pool), self.settings.region, self.unix, self.accounts,
+            lambda: self.notifications.notify("queue"), delivery, self.settling.outcomes if delivery is not None else {},
+        )  # fmt: skip
         if path is not None:
-            commands = OperatorCommands(
-                Queue(self.pool), Operating(self.pool), self.settings.region, self.unix, self.accounts,
-                lambda: self.notifications.notify("queue"), delivery, self.settling.outcomes if delivery is not None else {},
-            )  # fmt: skip
-            port = open_socket(self.reactor, path, ControlFactory(commands.by_name(), explain))
+            port = open_socket(self.reactor, path, ControlFactory(self.commands.by_name(), explain))
             self.opened.add("control socket", awaited(port.stopListening))
 
     def start_ledger(self) -> None:
         """Numbers and counts committed events."""
-        events = EventLedger(self.pool, lambda: self.notifications.notify("webhooks"), wiring.own_domain(self.settings))
+        events = EventLedger(self.pool, lambda: self.notifications.notify("webhooks"), wiring.own_domains(self.settings))
         ledger = Ledger(events, self.notifications, self.reactor)
         ledger.startService()
         self.opened.add("event ledger", awaited(ledger.stopService))
@@ -266,18 +264,13 @@ class Daemon:
         """Start sending numbered events to customers' endpoints."""
         webhooks = self.settings.webhooks
         limits = WebhookLimits(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(WebhookLimits)})
-        sender = WebhookSender(
-            Outbox(self.pool, self.reactor, self.database.encryption), self.fetcher, self.notifications, self.reactor, limits
-        )
+        outbox = Outbox(self.pool, self.reactor, self.database.encryption)
+        sender = WebhookSender(outbox, self.fetcher, self.notifications, self.reactor, limits, self.tracing)
         self.monitoring.add(metrics.webhooks(sender))
         sender.startService()
         self.opened.add("webhooks", awaited(sender.stopService))
         stored = StoredWebhooks(self.pool, self.reactor, self.database.encryption)
-        notices = FailureNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
-        self.opened.add(
-            "webhook failure notices",
-            every(self.reactor, min(60.0, webhooks.warn_after), "sending webhook failure notices", notices.send_due),
-        )
+        FailureNotices(stored, self.system_mail(), self.unix, webhooks.warn_after).start(self.reactor, self.opened)
 
     def start_domain_checks(self) -> None:
         """Checks customers' DNS records when they are due."""
@@ -297,22 +290,19 @@ class Daemon:
         self.limits = wiring.mail_limits(settings.limits)
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger, hashes=database.hashes, bodies=database.bodies)
         expiry = timedelta(seconds=settings.delivery.expire)
-        self.intake = Intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
+        intake = Intake if self.tracing is None else partial(TracedIntake, tracing=self.tracing)
+        self.intake = intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail(), settings.abuse, settings.smtp.postmaster)
         accounting.start(reactor, self.opened)
-        self.monitoring.add(metrics.quotas(accounting))
         self.intake.pool_of, self.intake.topics = self.pools.of, TopicMail(self.personal.links, Sending(self.pool), settings.base_url or "")
-        self.intake.tracking = self.tracking
         self.intake.quotas = self.quotas = accounting.quotas
-        self.intake.pause, self.intake.held = Slices(reactor).pause, self.held
+        self.intake.pause, self.intake.held, self.intake.tracking = Slices(reactor).pause, self.held, self.tracking
         self.intake.content_filter = wiring.content_filter(settings.content_filter, self.resolver, reactor, self.threads.body)
-        self.monitoring.add(metrics.accepts(self.intake), accept=store.batch)
+        self.monitoring.add(metrics.quotas(accounting), metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budgets = Budgets.of(settings.http.in_flight, settings.http.spool, reactor)
         self.monitoring.add(metrics.budgets(self.budgets))
-        tls_reports = wiring.tls_reports(settings, self.pool, self.resolver, self.fetcher, self.intake, self.domains, self.unix)
-        if tls_reports is not None:
-            tls_reports.start(reactor, self.opened)
+        wiring.start_tls_reports(settings, self.pool, self.resolver, self.fetcher, self.intake, self.domains, reactor, self.opened)
 
     async def open_relay(self) -> dict[str, int]:
         """The SMTP ports. Returns the actual port for each standard one."""
@@ -327,7 +317,7 @@ class Daemon:
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), session_log=session_log,
             inbound=InboundMail(
-                (host, *smtp.names), bounces.find_email, bounces.take, self.postmaster(), reports.find_domain, reports.take
+                wiring.own_names(settings), bounces.find_email, bounces.take, self.postmaster(), reports.find_domain, reports.take
             ),
             per_address=ConnectionLimits(smtp.connections_per_address), per_key=ConnectionLimits(smtp.connections_per_key),
             login_failures=LoginFailures(reactor, smtp.login_failures), max_connections=smtp.connections,
@@ -369,22 +359,24 @@ class Daemon:
             reactor, self.opened, self.pool, settings, self.database.encryption, self.notifications
         )
         self.monitoring.add(metrics.tracking(tracking.recorder), metrics.imports(audience.imports))
+        status = await status_page(settings, reactor, self.database, self.monitoring, self.opened)
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
             checks={
-                "start": self.started, "database": self.monitoring.writable, "heartbeat": self.fresh, "clock": self.monitoring.punctual,
+                "start": self.started, "database": self.monitoring.writable, "heartbeat": self.process.late,
+                "clock": self.monitoring.punctual,
             },
-            remarks={"ledger": self.monitoring.numbered, "connections": self.monitoring.connected, "keys": self.database.keys_rejected},
-            domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, settings.region, self.reports.store),
+            remarks={**self.monitoring.remarks, "keys": self.database.keys_rejected},
+            domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, self.reports.store),
             events=events, audience=audience, broadcasts=self.broadcasts(), links=Links(self.fetcher, self.limits.message),
-            inbox=self.sandbox_mail if settings.sandbox.listen else None,
+            inbox=self.sandbox_mail if settings.sandbox.listen else None, tracing=self.tracing,
             limits=wiring.http_limits(http, settings.audience.import_size),
             bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead), settings.audience, settings.broadcasts),
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
-            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking)}, uploader=self.dashboard.uploader.account,
+            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking), **status}, uploader=self.dashboard.uploader.account,
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))
@@ -416,6 +408,14 @@ class Daemon:
             reputation=wiring.reputation(settings, self.pool, self.reactor), erasing=self.database.erasing, audience=audience,
         )  # fmt: skip
 
+    async def open_console(self) -> None:
+        """The operator's console."""
+        await ConsoleAssembly(
+            settings=self.settings, clock=self.reactor, database=self.database, accounts=self.accounts, monitoring=self.monitoring,
+            commands=self.commands, shaping=partial(wiring.provider_rules, self.settings.delivery.shaping),
+            password_thread=self.threads.password, blocking=self.in_thread, notify=self.notifications.notify,
+        ).open(self.listen)  # fmt: skip
+
     def system_mail(self) -> SystemMail:
         sender = self.settings.sender
         return SystemMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
@@ -445,6 +445,3 @@ class Daemon:
 
     async def started(self) -> str | None:
         return None if self.ready else "it is still starting"
-
-    async def fresh(self) -> str | None:
-        return None if self.process.fresh else "the heartbeat could not be written"

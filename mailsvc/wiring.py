@@ -17,16 +17,18 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from mailsvc import policy
-from mailsvc.accounts.onboarding import REPORTS, tracking_host
+from mailsvc.accounts.onboarding import REPORTS, publishing_of, tracking_host
 from mailsvc.accounts.retention import RetentionSweep
 from mailsvc.broadcasts.fanout import Screen
 from mailsvc.broadcasts.sample import Sample
+from mailsvc.clock import unix
 from mailsvc.content_filter import ContentFilter, FilterRequest
 from mailsvc.delivery import shaping
 from mailsvc.delivery.connection import sources
 from mailsvc.delivery.connection.sources import SourceRules, Sources
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.shaping import Shaping
+from mailsvc.domains import views
 from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.http import gate
 from mailsvc.http.api import EventApi
@@ -36,6 +38,7 @@ from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.tracking.token import PURPOSE
+from mailsvc.monitoring.regions import RegionWatch
 from mailsvc.net import address_guard, urls
 from mailsvc.net.dns import Resolver, configured
 from mailsvc.net.fetch import Fetcher
@@ -48,7 +51,7 @@ from mailsvc.runtime.database import Database
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.offload import InThread
 from mailsvc.runtime.privacy import ErasureService
-from mailsvc.settings import reader
+from mailsvc.settings import reader, regions
 from mailsvc.settings import schema as settings_
 from mailsvc.settings.content_filter import ContentFilter as FilterSettings
 from mailsvc.settings.reader import SettingsError
@@ -67,6 +70,7 @@ from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
+from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.tls import TlsRecords
 from mailsvc.tracking.outgoing import OutgoingTracking
@@ -137,9 +141,23 @@ def _pool(where: str, text: str) -> str:
         raise SettingsError(f"The setting {where} is not valid: {error}.") from None
 
 
-def own_domain(settings: Settings) -> str:
-    """The domain of the service's own emails; empty if it sends none."""
-    return "" if settings.sender is None else parse_mailbox(settings.sender).domain
+def own_domains(settings: Settings) -> Sequence[str]:
+    """The domains of the service's own emails."""
+    return [parse_mailbox(each).domain for each in (settings.sender, settings.dashboard.test_sender) if each is not None]
+
+
+def test_domain(settings: Settings) -> str:
+    """The domain of test emails from the shared test sender; empty if there is none. Nothing else is sent from it."""
+    if settings.dashboard.test_sender is None:
+        return ""
+    return parse_mailbox(settings.dashboard.test_sender).domain
+
+
+def domains(settings: Settings, database: Database, clock: Any, notifications: Notifier) -> Domains:
+    """The sending domains of all accounts."""
+    payload = views.payload(publishing_of(settings, database.encryption))
+    trusting, reserved = settings.domains.allow_trust, test_domain(settings)
+    return Domains(database.pool, clock, database.encryption, notifications, payload, trusting=trusting, reserved=reserved)
 
 
 def reputation(settings: Settings, pool: Pool, clock: Any) -> Reputation:
@@ -168,19 +186,20 @@ def reports(
     held: Callable[[], str | None],
 ) -> ReportIntake:
     """Takes DMARC and TLS reports about customers' domains."""
-    addresses = frozenset(each.address for each in source_addresses(settings.delivery).all)
+    elsewhere = [text for each in settings.regions.values() for text in each.sources]
+    addresses = frozenset(each.address for each in (*source_addresses(settings.delivery).all, *sources.parse(elsewhere)))
     own = OwnSources(maintenance.checker.resolver, maintenance.publishing, addresses)
     keep, secrets = timedelta(days=settings.retention.reports), partial(database.encryption.secrets_for, REPORTS)
     return ReportIntake(secrets, maintenance.domains, Reports(database.pool), own, in_thread, seconds, keep, held)
 
 
-def tls_reports(
-    settings: Settings, pool: Pool, resolver: Resolver, fetcher: Fetcher, intake: Intake, domains: Domains, seconds: Callable[[], float]
-) -> TlsReportSender | None:
+def start_tls_reports(
+    settings: Settings, pool: Pool, resolver: Resolver, fetcher: Fetcher, intake: Intake, domains: Domains, reactor: Any, opened: Opened
+) -> None:
     """Sends reports about TLS, unless they are turned off or have no sender."""
-    if settings.sender is None or not settings.delivery.tls_reports:
-        return None
-    return TlsReportSender(TlsRecords(pool), resolver, fetcher, intake, domains, parse_mailbox(settings.sender), seconds)
+    if settings.sender is not None and settings.delivery.tls_reports:
+        sender = parse_mailbox(settings.sender)
+        TlsReportSender(TlsRecords(pool), resolver, fetcher, intake, domains, sender, partial(unix, reactor)).start(reactor, opened)
 
 
 def outgoing_tracking(settings: Settings, encryption: Encryption, keys: AudienceKeys, in_thread: InThread) -> OutgoingTracking:
@@ -220,6 +239,16 @@ def smtp_timeouts(delivery: settings_.Delivery) -> Timeouts:
     greeting, reply = delivery.greeting_seconds, delivery.reply_seconds
     data, block, dot = delivery.data_seconds, delivery.block_seconds, delivery.final_seconds
     return Timeouts(greeting=greeting, ehlo=greeting, mail=reply, rcpt=reply, data=data, block=block, dot=dot)
+
+
+def region_watch(pool: Pool, settings: Settings) -> RegionWatch:
+    """Notices regions that no process delivers mail of."""
+    return RegionWatch(pool, regions.all_regions(settings))
+
+
+def own_names(settings: Settings) -> tuple[str, ...]:
+    """The names for which mail to postmaster is accepted."""
+    return regions.own_names(settings)
 
 
 def certificates(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:

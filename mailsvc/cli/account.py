@@ -112,7 +112,7 @@ def account_trust(settings: Settings, /, account: str, off: bool) -> None:
     async def work(database: Database, reactor: Any) -> None:
         owner, now = await find_account(Accounts(database.pool, reactor), account), utc(reactor)
         action = "account no longer trusted" if off else "account trusted"
-        await AbuseStore(database.pool).trust(owner.id, not off, now, by_operator(owner.id, action))
+        await AbuseStore(database.pool).trust(owner.id, not off, now, [by_operator(owner.id, action)])
         released = None if off else await _release(database, owner, now)
         click.echo(" ".join(filter(None, (f"{owner.name} is {'no longer ' if off else ''}trusted.", released))))
 

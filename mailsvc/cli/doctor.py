@@ -23,12 +23,13 @@ from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.monitoring import installation, machine, sizes
+from mailsvc.monitoring import installation, machine, sizes, standbys
+from mailsvc.monitoring import regions as regional
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
 from mailsvc.monitoring.installation import Facts, Process
 from mailsvc.net.dns import Resolver
 from mailsvc.runtime.database import Database, wrong_keys
-from mailsvc.settings import retention
+from mailsvc.settings import regions, retention
 from mailsvc.settings.schema import BLOCK_LISTS, Settings
 from mailsvc.smtp.server.certificates import CERTBOT
 from mailsvc.store.audit import protection
@@ -101,6 +102,7 @@ async def inside(examined: Doctor, settings: Settings, database: Database, react
     found += sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now)
     found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
     found += installation.body_keys(*await database.bodies.problems())
+    found.append(standbys.finding(await server_settings.standbys(database.pool), server_settings.hosts(database.dsn)))
     found.append(installation.audit_log(await protection.weaknesses(database.pool)))
     for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
         if given is not None:
@@ -149,6 +151,8 @@ async def _installation(settings: Settings, database: Database, reactor: Any, no
     running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles) for each in await processes.running(pool)]
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     found = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
+    served = [] if not running else await processes.delivering(pool)
+    found += regional.findings(regions.all_regions(settings), settings.region, await installed.regions(pool), served)
     found.append(installation.sender(settings.sender, await _sender_domain(settings, database, reactor)))
     found += await installation.trusted(settings, Keys(pool, reactor).find_by_id)
     found += installation.pages(files.missing())

@@ -99,7 +99,7 @@ def without_secrets(settings: Settings) -> dict[str, object]:
         value = getattr(getattr(settings, table) if table else settings, key)
         name = f"{table}.{key}" if table else key
         found[name] = value if not field.metadata["secret"] else "set" if value is not None else None
-    return found
+    return found | {f"regions.{name}": attrs.asdict(region) for name, region in settings.regions.items()}
 
 
 async def _verified(settings: Settings, database: Database) -> dict[str, object]:

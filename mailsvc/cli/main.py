@@ -6,6 +6,7 @@ Exit status: 0 success, 1 failure (with a message), 2 wrong usage. The commands 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,6 +32,7 @@ from mailsvc.cli.account_data import (
     account_reopen,
 )
 from mailsvc.cli.audit import audit
+from mailsvc.cli.cell import cell
 from mailsvc.cli.completion import completion
 from mailsvc.cli.customers.accounts import account_list, account_rename, account_resume, account_show, account_suspend
 from mailsvc.cli.customers.emails import email_cancel
@@ -43,9 +45,11 @@ from mailsvc.cli.email import email
 from mailsvc.cli.evidence import evidence
 from mailsvc.cli.explain import explain
 from mailsvc.cli.importing.command import import_
+from mailsvc.cli.operator import operator
 from mailsvc.cli.output import AS_JSON, result
 from mailsvc.cli.privacy import privacy
 from mailsvc.cli.queue import queue
+from mailsvc.cli.region import account_region
 from mailsvc.cli.runner import run
 from mailsvc.cli.secrets import secrets
 from mailsvc.cli.setup.command import setup
@@ -56,8 +60,16 @@ from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.audit import by_operator
 
+_HELP = "mailsvc.cli.help"  # the key in the context's meta: whether help is asked for
 
-@click.group()
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta[_HELP] = "--help" in ctx.args
+        return super().invoke(ctx)
+
+
+@click.group(cls=_Commands)
 @click.option("--config", type=click.Path(path_type=Path), envvar="MAILSVC_CONFIG", default=Path("etc/mailsvc.toml"), show_default=True)
 @click.version_option(__version__)
 @click.pass_context
@@ -68,7 +80,8 @@ def main(context: click.Context, config: Path) -> None:
     try:
         context.obj = loading.load(config)
     except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+        if not context.meta[_HELP]:
+            raise click.ClickException(str(error)) from None
 
 
 @main.group()
@@ -117,6 +130,7 @@ def account_notify(settings: Settings, account: str, email: str) -> None:
 for command in (
     account_review, account_networks, account_sso, account_retention, account_plan, account_plans, account_release, account_trust,
     account_export, account_import, account_close, account_reopen, account_minimize, account_encrypt, account_access,
+    account_region,
 ):  # fmt: skip
     account.add_command(command)
 for command in (account_list, account_show, account_rename, account_suspend, account_resume):
@@ -125,6 +139,7 @@ email.add_command(email_cancel)
 main.add_command(key)
 main.add_command(member)
 main.add_command(webhook)
+main.add_command(cell)
 main.add_command(completion)
 main.add_command(audit)
 main.add_command(domain)
@@ -132,6 +147,7 @@ main.add_command(email)
 main.add_command(evidence)
 main.add_command(explain)
 main.add_command(import_)
+main.add_command(operator)
 main.add_command(privacy)
 main.add_command(queue)
 main.add_command(secrets)

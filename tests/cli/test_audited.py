@@ -49,6 +49,9 @@ SILENT = {
     "audit anchor": "an anchor is a record",
     "audit key": NO_DATABASE,
     "audit verify": SHOWS,
+    "cell create": "a cluster of Citus is needed (end_to_end/test_cells)",
+    "cell list": SHOWS,
+    "cell move": "a cluster of Citus is needed (end_to_end/test_cells)",
     "completion": NO_DATABASE,
     "doctor": SHOWS,
     "domain check": SHOWS,
@@ -57,6 +60,7 @@ SILENT = {
     "domain zone": SHOWS,
     "key list": SHOWS,
     "member list": SHOWS,
+    "operator list": SHOWS,
     "privacy erasures": SHOWS,
     "queue list": SHOWS,
     "queue retry": "sends what may be sent, only sooner",
@@ -177,6 +181,8 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"account retention {owner}")  # only shows
     await walk(f"account plan {owner} free", "plan changed")
     await walk(f"account trust {owner} --off", "account no longer trusted")
+    await walk(f"account region {owner} us-east-1", "home region changed")
+    await walk(f"account region {owner}")  # only shows
     await walk(f"account networks {owner} 192.0.2.0/24", "networks changed")
     await walk(f"account networks {owner}")  # only shows
     await walk(f"account networks {owner} --any", "networks changed")
@@ -208,7 +214,7 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"key revoke shop --account {owner}", "key revoked")
     await walk(f"key revoke shop --account {owner}")  # it is gone
     await walk(f"member add ann@example.com --account {owner}", "member added")
-    await walk(f"member add bob@example.com --account {owner} --role member", "member added")
+    await walk(f"member add bob@example.com --account {owner} --role developer", "member added")
     await walk(f"member role bob@example.com admin --account {owner}", "role changed")
     await walk(f"member role bob@example.com admin --account {owner}")  # it is the same
     await walk("member link bob@example.com", "sign-in link created")
@@ -217,6 +223,7 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk("member reset ann@example.com", "second factors removed")
     await walk(f"domain add shop.example --account {owner}", "domain added")
     await walk("domain signs shop.example rsa", "domain changed")
+    await walk("domain region shop.example eu-west-1", "domain moved")
     await walk("domain rotate shop.example", "domain keys rotated")
     await walk("domain verify shop.example", "domain verification requested")
     await walk(f"domain trust shop.example --account {owner}", "domain trusted")
@@ -248,6 +255,8 @@ async def operating(walk: Walk, owner: str, queued: str) -> None:
     await walk(f"privacy export someone@example.org --output {walk.config}.zip", "address exported")
     await walk(f"evidence --since 2020-01-01 --output {walk.config}.evidence.zip", "evidence exported")
     await walk("privacy erase someone@example.org --yes", "address erased")
+    await walk("operator add bo@operator.example", "operator added")
+    await walk("operator remove bo@operator.example", "operator removed")
     await walk("queue hold", "all mail held")
     await walk("queue release", "all mail released")
     await walk("queue release")  # nothing was held

@@ -32,6 +32,7 @@ class Command:
             f'base_url = "https://api.example.com"\n[database]\nurl = "{self.database}"\n[delivery]\nehlo_name = "out.example.net"\n'
             "[smtp]\nlisten = {}\n"
             f'[secrets]\nkey_file = "{self.folder}/secret.key"\nbody_keys = "{self.folder}/body-keys"\n'
+            '[regions.us-east-1]\nhost = "out.example.net"\n[regions.eu-west-1]\nhost = "out.eu.example.net"\n'
             f"[domains]\nallow_trust = {str(allow_trust).lower()}\n"
         )
 
@@ -121,6 +122,10 @@ def test_a_wrong_command_or_setting_is_reported(mailsvc: Command) -> None:
     assert "No such command" in mailsvc.refuses("acount", status=2)
     mailsvc.config.write_text("[database]\nurll = 'x'\n")
     assert "The setting database.urll does not exist." in mailsvc.refuses("account", "create", "x")
+    assert mailsvc.prints("account", "create", "--help").startswith("Usage: ")
+    mailsvc.config.unlink()
+    assert "cannot be read: No such file or directory." in mailsvc.refuses("account", "create", "x")
+    assert "Create an account." in mailsvc.prints("account", "create", "--help")
 
 
 def test_an_unreachable_database_is_reported_without_secrets(mailsvc: Command) -> None:

@@ -120,23 +120,23 @@ async def test_members_are_listed_changed_and_removed_except_the_last_admin(mail
     account = UUID(await created(mailsvc, "account", "create", "One"))
     link = await created(mailsvc, "member", "add", "ann@example.com", "--account", "One")
     assert "/dashboard/sign-in/link?link=" in link
-    for words in (("role", "ann@example.com", "member"), ("remove", "ann@example.com")):
+    for words in (("role", "ann@example.com", "developer"), ("remove", "ann@example.com")):
         assert "An account needs at least one admin." in await mailsvc.refuses("member", *words, "--account", "One")
-    await mailsvc.prints("member", "add", "bob@example.com", "--account", "One", "--role", "member")
+    await mailsvc.prints("member", "add", "bob@example.com", "--account", "One", "--role", "developer")
     assert (
         await mailsvc.prints("member", "role", "BOB@example.com", "admin", "--account", "1")
     ).output == "bob@example.com is admin of One.\n"
     users = Users(pool, reactor, mailsvc.encryption)
     [ann] = [each for each in await users.members(account) if each.email == "ann@example.com"]
     key_id, _ = await Keys(pool, reactor).create(account, "hers", "full_access", created_by=ann.user_id)
-    await Sessions(pool, reactor).make_link("invite", "eve@example.com", timedelta(days=1), account, "member", ann.user_id)
+    await Sessions(pool, reactor).make_link("invite", "eve@example.com", timedelta(days=1), account, "developer", ann.user_id)
     lines = (await mailsvc.prints("member", "list", "--account", "One")).lines
-    assert lines[0] == "admin   password only  never             ann@example.com"
-    assert lines[2].startswith("member  invited        until ") and lines[2].endswith("eve@example.com")
+    assert lines[0] == "admin      password only  never             ann@example.com"
+    assert lines[2].startswith("developer  invited        until ") and lines[2].endswith("eve@example.com")
     listed = (await mailsvc.prints("member", "list", "--account", "One", "--json")).json
     assert [(each["email"], each["role"]) for each in listed["members"]] == [("ann@example.com", "admin"), ("bob@example.com", "admin")]
 
-    demoted = await mailsvc.prints("member", "role", "ann@example.com", "member", "--account", "One")
+    demoted = await mailsvc.prints("member", "role", "ann@example.com", "developer", "--account", "One")
     assert str(key_id) in demoted.messages and "keep their full access" in demoted.messages
     removed = await mailsvc.prints("member", "remove", "ann@example.com", "--account", "One", "--revoke-keys", "--json")
     assert removed.json == {"email": "ann@example.com", "removed": True, "revoked_keys": [str(key_id)]}

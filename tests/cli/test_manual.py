@@ -55,7 +55,7 @@ def test_the_man_page_is_in_the_wheel() -> None:
     [
         ([], "dom", ["domain"]),
         (["queue"], "re", ["release", "resume", "retry"]),
-        (["member", "role", "ann@example.com"], "", ["admin", "member"]),
+        (["member", "role", "ann@example.com"], "", ["admin", "developer", "marketing", "read-only", "billing"]),
         (["domain", "verify", "a.example"], "--w", ["--wait"]),
     ],
 )

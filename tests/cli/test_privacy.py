@@ -30,7 +30,7 @@ def fill_encrypted(database: str) -> None:
     fill(database)
     connection = psycopg2.connect(database)
     with connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM dkim_keys; DELETE FROM webhooks; UPDATE users SET totp = NULL")
+        cursor.execute("DELETE FROM dkim_keys; DELETE FROM webhooks; DELETE FROM operators; UPDATE users SET totp = NULL")
     connection.close()
 
 

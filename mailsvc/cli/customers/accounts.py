@@ -150,6 +150,7 @@ async def _shown(settings: Settings, database: Database, customers: Customers, o
     members = await people.users.members(owner.id)
     webhooks, _ = await Webhooks(pool, clock, database.encryption).list(owner.id, _WEBHOOKS)
     domains, _ = await customers.domains.list(owner.id)
+    home = await customers.domains.residences.of(owner.id)
     return {
         **_brief(owner, closes_at, held or "", settings.plans.default),
         "suspended_at": owner.suspended_at,
@@ -161,6 +162,8 @@ async def _shown(settings: Settings, database: Database, customers: Customers, o
         "usage": {period: {"used": used.used or 0, "limit": used.limit} for period, used in usage.items()},
         "notify": await customers.accounts.notify_address(owner.id),
         "networks": await customers.accounts.networks(owner.id),
+        "home_region": home.region,
+        "pinned": home.pinned,
         "members": len(members),
         "admins": sum(member.role == "admin" for member in members),
         "api_keys": len((await customers.keys.list(owner.id))[0]),
@@ -190,6 +193,7 @@ def _texts(shown: dict[str, Any]) -> dict[str, str]:
         "rate limit": "" if rate is None else f"{rate} requests a second",
         "notifications": shown["notify"] or "",
         "networks": ", ".join(shown["networks"]),
+        "home region": f"{shown['home_region'] or ''}{', pinned' if shown['pinned'] else ''}",
         "members": f"{shown['members']}, {shown['admins']} of them admins",
         "API keys": str(shown["api_keys"]),
         "domains": f"{shown['domains']}, {shown['verified_domains']} of them verified",

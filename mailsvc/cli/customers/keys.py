@@ -13,7 +13,7 @@ from mailsvc.cli.output import ACCOUNT, AS_JSON, print_json, result, the_only
 from mailsvc.cli.runner import run
 from mailsvc.clock import utc
 from mailsvc.settings.schema import Settings
-from mailsvc.store.people.api_keys import HINT, KeyView, described
+from mailsvc.store.people.api_keys import KeyView, described, hint
 from mailsvc.store.people.audit import by_operator
 
 
@@ -86,10 +86,10 @@ def key_revoke(settings: Settings, key: str, account: str, as_json: bool) -> Non
 
 def _named(keys: Sequence[KeyView], text: str, account: str) -> KeyView:
     """By ID or first characters, otherwise by name. A whole key is recognized too."""
-    exact = [each for each in keys if str(each.id) == text.lower() or each.hint == text[:HINT]]
+    exact = [each for each in keys if str(each.id) == text.lower() or each.hint == hint(text)]
     found = exact or [each for each in keys if each.name == text]
-    none = f"The account {account} has no API key {text[:HINT]!r}. `mailsvc key list` shows its keys."
-    several = f"{len(found)} API keys of the account {account} are called {text[:HINT]!r}. Use the ID:"
+    none = f"The account {account} has no API key {hint(text)!r}. `mailsvc key list` shows its keys."
+    several = f"{len(found)} API keys of the account {account} are called {hint(text)!r}. Use the ID:"
     return the_only(found, none, several, [_line(each) for each in found])
 
 

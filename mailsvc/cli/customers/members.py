@@ -12,12 +12,13 @@ from mailsvc.accounts.onboarding import Customers, People, Refused, address
 from mailsvc.cli.output import ACCOUNT, AS_JSON, moment, note, print_json, result
 from mailsvc.cli.runner import run
 from mailsvc.settings.schema import Settings
+from mailsvc.store.people import roles
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.api_keys import KeyView
 from mailsvc.store.people.audit import OPERATOR, Line, by_operator
-from mailsvc.store.people.users import Member, Role
+from mailsvc.store.people.users import Member
 
-ROLES = click.Choice(["admin", "member"])
+ROLE = click.Choice(roles.ROLES)
 LAST_ADMIN = "An account needs at least one admin. Make another member an admin first: `mailsvc member role` or `mailsvc member add`."
 
 
@@ -29,7 +30,7 @@ def member() -> None:
 @member.command("add")
 @click.argument("email")
 @ACCOUNT
-@click.option("--role", type=ROLES, default="admin", show_default=True)
+@click.option("--role", type=ROLE, default="admin", show_default=True)
 @AS_JSON
 @click.pass_obj
 def member_add(settings: Settings, email: str, account: str, role: Any, as_json: bool) -> None:
@@ -59,9 +60,9 @@ def member_list(settings: Settings, account: str, as_json: bool) -> None:
             return
         for each in members:
             factor = "second factor" if each.second_factor else "password only"
-            click.echo(f"{each.role:6}  {factor:13}  {moment(each.signed_in_at, 'never'):16}  {each.email}")
+            click.echo(f"{each.role:9}  {factor:13}  {moment(each.signed_in_at, 'never'):16}  {each.email}")
         for invitation in invitations:
-            click.echo(f"{invitation.role:6}  invited        until {moment(invitation.expires_at)}  {invitation.email}")
+            click.echo(f"{invitation.role:9}  invited        until {moment(invitation.expires_at)}  {invitation.email}")
 
     run(settings, work)
 
@@ -101,7 +102,7 @@ def member_remove(settings: Settings, email: str, account: str, revoke_keys: boo
 
 @member.command("role")
 @click.argument("email")
-@click.argument("role", type=ROLES)
+@click.argument("role", type=ROLE)
 @ACCOUNT
 @AS_JSON
 @click.pass_obj
@@ -110,13 +111,13 @@ def member_role(settings: Settings, email: str, role: str, account: str, as_json
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
-        found, new = await _member(customers, owner, email), cast(Role, role)
+        found, new = await _member(customers, owner, email), cast(roles.Role, role)
         if new != found.role:
             line = by_operator(owner.id, "role changed", f"{found.email} is {new}")
             if not await people_of(customers).users.set_role(owner.id, found.user_id, new, [line]):
                 raise Refused(LAST_ADMIN)
             full = [key for key in await _keys_of(customers, owner, found) if key.permission == "full_access"]
-            if new == "member" and full:
+            if not roles.permits(new, "administer") and full:
                 _note_keys(full, "These API keys, which they created, keep their full access. `mailsvc key revoke` revokes them:")
         result(as_json, f"{found.email} is {new} of {owner.name}.", email=found.email, role=new)
 

@@ -35,7 +35,7 @@ SHOWN = 20  # wrong rows
 @click.option("--from", "service", required=True, type=click.Choice(list(FORMATS)), help="The service that the files are from.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be imported.")
 @click.option("--update", is_flag=True, help="Overwrite the names of contacts that the account has already.")
-@click.option("--region", help="The region that domains send from. Default: the setting region.")
+@click.option("--region", help="The region that domains send from. Default: the account's home region, otherwise the setting region.")
 @AS_JSON
 @click.pass_obj
 def import_(
@@ -47,9 +47,7 @@ def import_(
         export = _read(files, service)
         customers = Customers.of(database, reactor, settings)
         owner = await customers.account(account)
-        where = region or settings.region
-        if where not in customers.maintenance.publishing.hosts:
-            raise Refused(f"There is no region {where}. The regions are: {', '.join(sorted(customers.maintenance.publishing.hosts))}.")
+        where = await customers.region_for(owner.id, region)
         contacts = Contacts(database.pool, reactor, AudienceKeys(database.pool, database.encryption))
         suppressions = Suppressions(database.pool, reactor, database.hashes)
         target = Destination(owner, where, database.pool, reactor, customers, suppressions, contacts, Imports(database.pool, reactor))

@@ -29,6 +29,7 @@ from mailsvc.mail.header import HeaderError, fold, split_fields, split_message
 Algorithm = Literal["rsa", "ed25519"]
 
 LIFETIME = 14 * 86400  # x= after t=, by default
+TEST_LIFETIME = 3600  # x= after t= of test emails from the service's own domain (6376 §3.5)
 AFTER_EXPIRY = 9 * 86400  # x= after the last attempt: for bounces, and for receivers that verify later
 RSA_BITS = 2048
 

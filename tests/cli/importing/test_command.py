@@ -91,4 +91,4 @@ def test_what_is_no_export_is_refused(mailsvc: Command, tmp_path: Path) -> None:
     file.write_text("{}")
     assert "members.json has no list" in mailsvc.refuses("import", str(file), "--account", "Shop", "--from", "ses")
     file.write_text('{"contacts": []}')
-    assert "There is no region nowhere" in mailsvc.refuses("import", str(file), "--account", "1", "--from", "ses", "--region", "nowhere")
+    assert "The region must be one of" in mailsvc.refuses("import", str(file), "--account", "1", "--from", "ses", "--region", "nowhere")
