@@ -11,6 +11,7 @@ PYTHON ?=
 MARKS  ?= contract
 WORKERS ?= 2
 BOUNCES ?=
+EARLIER ?=
 FULL   ?= hostile chaos million webhooks bench broadcasts tracking contacts
 
 # The documentation site, which the daemon serves at /docs/.
@@ -18,7 +19,7 @@ SITE = mailsvc/http/docs_site.zip
 # The last file that etc/packages installs.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test test-slow lint bench bounces chaos docs full ci-contract wheel deb try-deb try-image
+.PHONY: run test test-slow lint bench bounces chaos scale docs full ci-contract wheel deb try-deb try-image try-upgrade try-guide
 .SILENT:
 .NOTPARALLEL:
 
@@ -52,6 +53,11 @@ bounces: $(VENV)/.installed-test
 # Fault injection, about 25 minutes. For a long run: ARGS="--kills 200 --emails 100000". Results: docs/reliability.md.
 chaos: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
+
+# Cells on a Citus cluster: moved under load, with servers killed and stopped; CPU per email; what large installations need. Ten minutes.
+# It needs Citus beside Debian's Postgres 15. Results: docs/scale.md.
+scale: $(VENV)/.installed-test $(PACKAGES)
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench.scale $(ARGS)
 
 # Everything that takes too long for CI (several hours): hostile inputs of 40 MB, long fault injection, a million emails, long benchmarks.
 # A failing part does not stop the others. To run only some: FULL="hostile chaos".
@@ -89,6 +95,16 @@ deb: $(VENV)/.installed $(PACKAGES) $(SITE)
 
 try-deb: deb
 	etc/deb/try "$$(ls -t dist/mailsvc_*.deb | head -n 1)"
+
+# Follows docs/operations.md in clean Debian 12 roots, with the commands as they are written, to a delivered email whose DKIM signatures are
+# verified through bind9. Minutes, as root, with mmdebstrap and a mirror of Debian.
+try-guide: deb wheel
+	etc/guide/try "$$(ls -t dist/mailsvc_*.deb | head -n 1)" "$$(ls -t dist/mailsvc-*.whl | head -n 1)"
+
+# A rolling upgrade under load, and back, between two releases: the one that is checked out, and that of the commit EARLIER, by default the
+# last one whose database has fewer migrations.
+try-upgrade: $(VENV)/.installed-test
+	MAILSVC_TEST_EARLIER="$(EARLIER)" PYTHONPATH=. "$(VENV)/bin/python" -m pytest -s tests/end_to_end/test_two_releases.py $(ARGS)
 
 # Checks the Dockerfile and compose.yaml, carries out the Dockerfile in a clean Debian 12, and starts what it made. As root, with mmdebstrap.
 # DL3008: versions of Debian's packages are not pinned, so that each build has their security fixes.

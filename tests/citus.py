@@ -10,6 +10,7 @@ from collections.abc import Callable
 import psycopg2
 
 from mailsvc.store.postgres.cells import directly
+from mailsvc.store.postgres.migrate import create_tables
 
 CELL = "cell"
 
@@ -26,7 +27,7 @@ def is_citus(dsn: str) -> bool:
 
 
 def create_cell(administer: Callable[..., None], dsn: str) -> str:
-    """Make an empty database one with a cell. Returns its DSN."""
+    """Make an empty database one with a cell and its tables. Returns its DSN."""
     administer(
         dsn,
         "CREATE EXTENSION citus",
@@ -35,6 +36,7 @@ def create_cell(administer: Callable[..., None], dsn: str) -> str:
         "SET citus.enable_schema_based_sharding = on",
         f"CREATE SCHEMA {CELL}",
     )
+    create_tables(dsn, CELL)
     return directly(dsn, CELL)
 
 

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from mailsvc.store.sql import statement
 
@@ -410,7 +411,7 @@ def owners(modules: list[Path] = MODULES) -> dict[str, set[str]]:
 
 
 def test_what_is_imported_is_declared():
-    known = declared("install_requires") | declared("embedded", "options.extras_require")
+    known = declared("install_requires") | declared("embedded", "options.extras_require") | declared("tracing", "options.extras_require")
     assert not {top: by for top, by in owners().items() if not by & known}
 
 
@@ -427,6 +428,13 @@ def test_the_lock_has_a_version_of_everything_that_is_declared():
     lock = {normal(line.split("==")[0]) for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if "==" in line}
     extras = {name for extra in ("embedded", "test", "docs", "dev") for name in declared(extra, "options.extras_require")}
     assert declared("install_requires") | extras <= lock
+
+
+def test_the_lock_can_be_installed_with_the_python_of_debian_12():
+    """The image and the Debian package are made with it."""
+    tested = {normal(line.split("==")[0]) for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if "==" in line}
+    wanted = {found.name: found.metadata.get("Requires-Python") for found in distributions() if normal(found.name) in tested}
+    assert not {name: spec for name, spec in wanted.items() if spec and not SpecifierSet(spec).contains("3.11.2")}
 
 
 def test_servers_are_installed_with_the_tested_versions_and_hashes():

@@ -20,7 +20,7 @@ import yaml
 from mailsvc.settings import loading
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = [*(ROOT / "etc/deb").iterdir(), ROOT / "etc/container/start"]
+SCRIPTS = [*(ROOT / "etc/deb").iterdir(), ROOT / "etc/container/start", ROOT / "etc/guide/systemctl", ROOT / "etc/guide/certbot"]
 FILE = {"base_url": "https://a.example", "smtp": {"certbot": "/etc/mailsvc/tls"}, "delivery": {"ehlo_name": "out.example.com"}}
 
 

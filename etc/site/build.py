@@ -38,15 +38,15 @@ PARTS = {
     "Tutorial": ("tutorial/first-email", "tutorial/first-domain", "tutorial/first-webhook", "tutorial/first-broadcast"),
     "How-to guides": (
         "how-to/django", "how-to/fastapi", "how-to/nextjs", "how-to/rails", "how-to/laravel", "how-to/smtp-services", "moving",
-        "mail-merge", "dashboard", "editor", "operations", "checklist", "reverse-proxy", "sending-sources",
+        "mail-merge", "dashboard", "editor", "operations", "checklist", "reverse-proxy", "sending-sources", "regions",
     ),
     "Reference": (
         "api", "clients", "reference/api/*", "reference/events", "reference/errors", "webhooks", "smtp", "bounces", "reference/settings",
         "commands", "metrics", "data", "rfc", "gaps", "glossary",
     ),
     "Explanation": (
-        "architecture", "reliability", "performance", "security", "audit", "deliverability", "privacy", "audience", "broadcasts", "domains",
-        "tracking", "plans", "compliance/*", "decisions/*",
+        "architecture", "reliability", "performance", "scale", "security", "audit", "deliverability", "privacy", "audience", "broadcasts",
+        "domains", "tracking", "plans", "compliance/*", "decisions/*",
     ),
     "Project": ("project/*",),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 
-from tests.chaos import broadcasts, clocks, commands
+from tests.chaos import broadcasts, clocks, commands, takeovers
 from tests.chaos import databases as d
 from tests.chaos import experiments as e
 from tests.chaos.cluster import can_mount
@@ -50,11 +50,12 @@ def main() -> int:
         "T20": lambda: d.wrong_key(100),
         "T21": lambda: d.stopped_without_database(10.0),
         "T22": lambda: d.power_cuts(given.emails // 4, given.cuts),
-        "T23": lambda: d.standby(given.emails // 2),
+        "T23": lambda: takeovers.standby(given.emails // 2),
         "T24": lambda: clocks.wrong_clock(200, given.wrong),
         "T25": lambda: clocks.step_back(200),
         "T26": lambda: broadcasts.killed(given.contacts, given.broadcast_kills, max(1, given.broadcast_kills // 3)),
         "T27": lambda: commands.killed(given.command_kills, given.command_emails),
+        "T28": lambda: takeovers.fallen_behind(given.emails // 20),
     }
     needs = {
         **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),

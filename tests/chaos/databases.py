@@ -389,48 +389,6 @@ def _copy(source: Path, to: Path) -> None:
     subprocess.run(["cp", "-a", f"{source}/.", str(to)] if to.exists() else ["cp", "-a", str(source), str(to)], check=True, timeout=60)
 
 
-def standby(emails: int) -> Figures:
-    """T23: the primary is killed under load, its synchronous standby is promoted, and the process continues there."""
-    figures, began = Figures("T23 a standby takes over"), time.monotonic()
-    with sink() as target, place() as folder:
-        settings = {"wal_level": "replica", "hot_standby": "on"}
-        primary, other = Cluster(folder / "primary", settings), Cluster(folder / "standby", settings)
-        primary.make()
-        try:
-            primary.start_blocking()
-            other.copy_of(primary)
-            other.start_blocking()
-            _administer(primary.dsn, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            _administer(primary.dsn, "SELECT pg_reload_conf()")
-            hosts = make_dsn(
-                host="127.0.0.1,127.0.0.1", port=f"{primary.port},{other.port}", user=NAME, dbname=NAME, target_session_attrs="read-write"
-            )
-            with ground(other, hosts) as here:
-                daemon = here.daemon(_all(target.port))
-                client, taken_over = Client(daemon), Event()
-                sending = _send(client, emails // 20, 20, until_set=taken_over)
-                until(lambda: len(client.ids) >= emails // 3, 120, "the first emails")
-                [(state,)] = here.rows("SELECT sync_state FROM pg_stat_replication")
-                assert state == "sync"
-                primary.kill()
-                gone, before = time.monotonic(), len(client.ids)
-                _administer(other.dsn, "SELECT pg_promote()")
-                until(lambda: len(client.ids) > before, 60, lambda: f"the acceptance after the takeover: {_checks(daemon)}")
-                taken_over.set()
-                figures.notes["accepts again after"] = f"{time.monotonic() - gone:.1f} s"
-                sending.join(300)
-                assert not sending.is_alive()
-                _finish(figures, here, target, client.ids, 120)
-                until(lambda: _whole(daemon), 30, lambda: f"readiness: {_checks(daemon)}")
-        finally:
-            primary.kill()
-            other.kill()
-    assert figures.lost == 0
-    assert figures.duplicates <= CONNECTIONS
-    figures.seconds = time.monotonic() - began
-    return figures
-
-
 @contextmanager
 def _cluster() -> Iterator[Cluster]:
     with place() as folder:

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
+from tests.chaos.citus_nodes import CellServer, RunningServer
 from tests.chaos.cluster import Cluster
 from tests.end_to_end.rig import Answer, Daemon, check_invariants, free_port, rows
 from tests.end_to_end.sink import Envelope, Session, Sink
@@ -76,7 +77,7 @@ class Ground:
     """The environment of one experiment."""
 
     folder: Path
-    server: EmbeddedPostgres | Cluster
+    server: EmbeddedPostgres | Cluster | CellServer | RunningServer
     dsn: str
     daemons: list[Daemon] = attrs.field(factory=list)
 
@@ -92,6 +93,7 @@ class Ground:
 
     def end_postgres(self) -> None:
         """Stops Postgres like `pg_ctl -m immediate`: the next start recovers."""
+        assert not isinstance(self.server, (CellServer, RunningServer))
         pid = self.server.pid
         assert pid is not None
         os.kill(pid, signal.SIGQUIT)
@@ -123,15 +125,14 @@ class Ground:
 
 
 @contextmanager
-def ground(cluster: Cluster | None = None, dsn: str | None = None) -> Iterator[Ground]:
+def ground(cluster: Cluster | CellServer | RunningServer | None = None, dsn: str | None = None) -> Iterator[Ground]:
     """Creates an environment with a separate Postgres, or on this server. `dsn`: how daemons reach it, if not directly."""
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-chaos-", dir="/tmp"))
     folder.chmod(0o711)
     embedded = {"fsync": "off", "shared_buffers": "64MB", "max_connections": "100"}
     server = cluster or EmbeddedPostgres.at(folder / "postgres", embedded)
-    if not isinstance(server, Cluster) or not server.alive:
-        started = server.start_blocking()
-    created = Ground(folder, server, dsn or (server.dsn if isinstance(server, Cluster) else started))
+    started = server.dsn if isinstance(server, Cluster) and server.alive else server.start_blocking()
+    created = Ground(folder, server, dsn or started)
     try:
         yield created
         for daemon in created.daemons:

@@ -9,7 +9,7 @@ HEAD = """# Metrics
 What `/metrics` has, with the labels of each metric. [How to read them](operations.md#monitor). Alert rules are in
 [etc/alerts.yml](../etc/alerts.yml), and a dashboard for Grafana is in [etc/monitoring/grafana.json](../etc/monitoring/grafana.json).
 Besides these there are the usual `process_*` metrics. With a content filter, `mailsvc_content_filter_total` counts messages by the
-filter's `action`.
+filter's `action`. In a cell, `mailsvc_cell_moves_total` counts the moves that the process has followed.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

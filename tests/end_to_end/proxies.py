@@ -80,17 +80,32 @@ def haproxy(wanted: Wanted) -> list[str]:
     return ["-db", "-f", str(file)]
 
 
+def haproxy_of_cells(wanted: Wanted) -> list[str]:
+    """`upstream` has the servers of the two cells, us_1 first."""
+    frontend = indented("reverse-proxy.md", "frontend mailsvc", "    backend mailsvc")
+    begin = "    use_backend %[req.hdr(authorization),regsub(^[Bb]earer\\ +,),map_beg(/etc/haproxy/cells.map,us_1)]"
+    routing = textwrap.indent(indented("reverse-proxy.md", begin, "The dash"), "    ")
+    first, second = wanted.upstream.split()
+    (cells := wanted.folder / "cells.map").write_text("ms_eu_1_ eu_1\nms_us_1_ us_1\n")
+    bind = {"bind :443 ": f"bind 127.0.0.1:{wanted.port} ", "/etc/haproxy/api.example.com.pem": str(wanted.pem)}
+    values = {"/etc/haproxy/cells.map": str(cells), UPSTREAM: first, "127.0.0.1:8026": second, "    default_backend mailsvc\n": "", **bind}
+    (file := wanted.folder / "haproxy.cfg").write_text(replaced(f"{frontend}\n{routing}\n", **values))
+    return ["-db", "-f", str(file)]
+
+
 PROXIES = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy}
+CELLS = "haproxy of cells"
 
 
 @contextmanager
 def running(wanted: Wanted) -> Iterator[None]:
     """The proxy, as soon as it accepts connections."""
     name = wanted.name
-    executable = program(name)
+    executable = program(name.split()[0])
     assert executable is not None
     wanted.folder.mkdir()
-    command = [executable, *PROXIES[name](wanted)]
+    settings = haproxy_of_cells if name == CELLS else PROXIES[name]
+    command = [executable, *settings(wanted)]
     homes = {variable: str(wanted.folder) for variable in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     with (wanted.folder / "log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **homes})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import attrs
+
+from tests.end_to_end.local_server import LocalServer, QuietHandler
 
 
 @attrs.frozen
@@ -29,7 +29,7 @@ class Received:
         return self.headers["webhook-id"]
 
 
-class Receiver:
+class Receiver(LocalServer):
     """`answers` maps a path to a status, or to None: it never answers there. Every other path is answered 204.
 
     `pages` are what a GET finds.
@@ -39,11 +39,9 @@ class Receiver:
         self.received: list[Received] = []
         self.answers: dict[str, int | None] = {}
         self.pages: dict[str, bytes] = {}
-        self.arrived = threading.Condition()
-        self.over = threading.Event()
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 with receiver.arrived:
@@ -53,40 +51,20 @@ class Receiver:
                 if answer is None:
                     receiver.over.wait(60)
                     return
-                self.send_response(answer)
-                self.send_header("content-length", "0")
-                self.end_headers()
+                self.respond(answer)
 
             def do_GET(self) -> None:
                 page = receiver.pages.get(self.path)
                 if page is None:
                     self.send_error(501)
                     return
-                self.send_response(200)
-                self.send_header("content-type", "application/pdf")
-                self.send_header("content-length", str(len(page)))
-                self.end_headers()
-                self.wfile.write(page)
+                self.respond(200, "application/pdf", page)
 
-            def log_message(self, format: str, *args: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
+        super().__init__(Handler)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self) -> Receiver:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+        return self.origin
 
     def at(self, path: str) -> list[Received]:
         with self.arrived:

@@ -21,6 +21,8 @@ import attrs
 import psycopg2
 
 from mailsvc.monitoring import control_socket
+from mailsvc.store.cells.views import find
+from mailsvc.store.postgres.cells import at, cell_of
 from tests.http.contract import Contract
 
 PROJECT = Path(__file__).parents[2]
@@ -77,7 +79,7 @@ def eventually(look: Callable[[], list[tuple[Any, ...]]], seconds: float = 30) -
 
 def rows(database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """What a statement answers, over a connection of its own; a percent sign in it is written twice."""
-    connection = psycopg2.connect(database)
+    connection = psycopg2.connect(with_tables(database))
     try:
         with connection, connection.cursor() as cursor:
             cursor.execute(statement, values)
@@ -93,6 +95,12 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: Any
+
+
+def with_tables(database: str) -> str:
+    """The server with the tables: that of the cell, if the DSN is one of a cell."""
+    cell = cell_of(database)
+    return database if cell is None else at(database, find(database, cell).node)
 
 
 # Each accepted recipient has one state: it waits in the queue, or exactly one event ended it and nothing of it waits. A late report
@@ -121,7 +129,7 @@ WHERE coalesce(w.reason, '') = '' OR w.next_at IS NULL OR NOT isfinite(w.next_at
 
 def check_invariants(database: str) -> None:
     """Whatever happened: an AssertionError with the first recipients that have no state, or two, or wait for no reason."""
-    connection = psycopg2.connect(database)
+    connection = psycopg2.connect(with_tables(database))
     try:
         with connection, connection.cursor() as cursor:
             for what, statement in (("not exactly one state", _STATES), ("waits without a reason or a time", _UNEXPLAINED)):

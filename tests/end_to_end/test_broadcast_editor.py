@@ -84,6 +84,7 @@ def new_draft(daemon: Daemon, **content: object) -> str:
 
 def saved(page: Page) -> None:
     expect(page.locator("#status")).to_contain_text("Saved at", timeout=15_000)
+    expect(page.locator("[data-unsaved]")).to_have_count(0, timeout=15_000)
 
 
 def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daemon) -> None:

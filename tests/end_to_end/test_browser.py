@@ -54,6 +54,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, provi
         },
         "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         "fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]},
+        "regions.us-east-1": {"host": "localhost"},
+        "regions.eu-west-1": {"host": "out.eu.example", "smtp": "smtp.eu.example", "api": "https://api.eu.example"},
     }  # fmt: skip
     daemon = Daemon(folder, module_database, changes, here)
     daemon.start()
@@ -453,7 +455,7 @@ def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: 
     daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
     webhook = f"{dashboard}/webhooks/{endpoint}"
     names = [*(path for path, _, _ in NAVIGATION if path), "nothing"]
-    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp sso data privacy access audit".split()]
+    settings = [f"settings/{name}" for name in "plan usage smtp profile security security/totp sso data privacy access audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
     look_at_all(page, paths | {
         "emails-nothing": f"{dashboard}/emails?q=nothing+of+this",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import broadcasts, commands, databases, experiments
+from tests.chaos import broadcasts, commands, databases, experiments, takeovers
 from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
 
@@ -29,7 +29,8 @@ def beside() -> Iterator[dict[str, Future[Figures]]]:
             "T9": threads.submit(experiments.bad_dns, 4),  # a look-up that failed counts for 15 seconds
             "T4": threads.submit(experiments.restarted_postgres, 100, 2.0),  # callers wait 5 seconds for a connection
             "T15": threads.submit(databases.killed_backends, 100, 6),
-            "T23": threads.submit(databases.standby, 100),
+            "T23": threads.submit(takeovers.standby, 100),
+            "T28": threads.submit(takeovers.fallen_behind, 20),
         }
 
 
@@ -77,6 +78,11 @@ def test_backends_end_under_large_statements(beside: dict[str, Future[Figures]])
 
 def test_a_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
     assert beside["T23"].result(180).lost == 0
+
+
+def test_an_asynchronous_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
+    figures = beside["T28"].result(180)
+    assert (figures.lost, figures.duplicates) == (0, takeovers.DEFERRED)
 
 
 def test_a_broadcast_while_the_daemon_and_postgres_are_killed() -> None:

@@ -412,7 +412,7 @@ def test_a_cookie_is_for_http_alone(daemon: Daemon) -> None:
 
 def test_an_invited_member_is_no_admin(daemon: Daemon, owner: Visitor) -> None:
     owner.get("/dashboard/settings")
-    assert owner.post("/dashboard/settings/invite", {"email": "new@example.net", "role": "member"}).location.endswith("done=invited")
+    assert owner.post("/dashboard/settings/invite", {"email": "new@example.net", "role": "developer"}).location.endswith("done=invited")
     path = mailed_link(daemon, "new@example.net", "/dashboard/invitation")
     member = Visitor(daemon)
     member.get(path)
@@ -424,14 +424,14 @@ def test_an_invited_member_is_no_admin(daemon: Daemon, owner: Visitor) -> None:
         assert member.post(f"/dashboard/settings/{path}", form).status == 403
     assert member.get("/dashboard/settings/audit").status == 403
     log = owner.get("/dashboard/settings/audit.csv").text
-    assert "member invited,new@example.net as member" in log and "invitation accepted" in log
+    assert "member invited,new@example.net as developer" in log and "invitation accepted" in log
     assert Visitor(daemon).get(path if path.startswith("/dash") else "/dashboard/invitation?link=x").status in (404, 410)
 
 
 def test_the_last_admin_stays(daemon: Daemon, owner: Visitor) -> None:
     page = owner.get("/dashboard/settings").text
     mine = re.search(r"members/([0-9a-f-]{36})/role", page)[1]  # type: ignore[index]
-    assert owner.post(f"/dashboard/settings/members/{mine}/role", {"role": "member"}).location.endswith("done=last")
+    assert owner.post(f"/dashboard/settings/members/{mine}/role", {"role": "developer"}).location.endswith("done=last")
     assert owner.post(f"/dashboard/settings/members/{mine}/remove").location.endswith("done=last")
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import http.client
+import http.server
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mailsvc.settings.schema import Http
-from tests.end_to_end.proxies import PROXIES, Counter, Wanted, program, running
+from mailsvc.store.people.api_keys import new_token
+from tests.end_to_end.proxies import CELLS, PROXIES, Counter, Wanted, program, running
 from tests.end_to_end.rig import Daemon, free_port, rows
 
 HOST = "api.example.com"
@@ -131,3 +135,44 @@ def test_a_larger_body_is_refused_without_being_read(daemon: Daemon, proxy: tupl
     client.endheaders()
     assert client.getresponse().status == 413  # although the body never comes
     client.close()
+
+
+class Named(http.server.BaseHTTPRequestHandler):
+    """Answers with the name of its server."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.server.name.encode())  # type: ignore[attr-defined]
+
+    def log_message(self, *_: object) -> None:
+        """Nowhere."""
+
+
+@contextmanager
+def named(name: str) -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named)
+    server.name = name  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.skipif(program("haproxy") is None, reason="haproxy is not installed")
+def test_a_request_goes_to_the_cell_of_its_key(tmp_path: Path, pem: Path) -> None:
+    with named("us") as us, named("eu") as eu:
+        proxy = Wanted(CELLS, tmp_path / "haproxy", free_port(), f"127.0.0.1:{us} 127.0.0.1:{eu}", pem)
+        with running(proxy):
+            headers = {
+                f"Bearer {new_token('eu_1')}": "eu", f"bearer   {new_token('eu_1')}": "eu", f"Bearer {new_token('us_1')}": "us",
+                f"Bearer {new_token()}": "us", "Basic eA==": "us", "": "us",
+            }  # fmt: skip
+            for given, expected in headers.items():
+                connection = http.client.HTTPSConnection(HOST, proxy.port, timeout=30, context=ssl.create_default_context(cafile=str(pem)))
+                connection._create_connection = lambda *_, **__: _connected(proxy.port)  # type: ignore[attr-defined]
+                connection.request("GET", "/emails", headers={"Authorization": given} if given else {})
+                assert connection.getresponse().read().decode() == expected, given
+                connection.close()

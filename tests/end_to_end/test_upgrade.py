@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -102,9 +103,11 @@ def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str
     try:
         output = daemon.command("upgrade", "--check")
         assert "0017_operate: What an operator has to know" in output and "    alters processes (" in output
+        assert "): blocks reads and writes for a moment" in output and "This takes less than a minute, estimated" in output
         assert "2 recipients are queued" in output
         assert LAST not in output
-        assert daemon.command("upgrade").startswith("The database has the schema of ")
+        before, _, after = daemon.command("upgrade").partition("The database has the schema of ")
+        assert "0017_operate: " in before and after.rstrip().endswith(" seconds.")
         daemon.start()
         sink.wait_until(lambda received: sum(len(mail.recipients) for mail in received) == 2, 30)
         assert all(b"DKIM-Signature:" in mail.raw for mail in sink.received)
@@ -141,3 +144,33 @@ UPDATE queue SET x = ''; CREATE TABLE fresh (a text); ALTER TABLE queue ADD COLU
 """
     assert upgrade_check.summary(text) == "Says it."
     assert upgrade_check.touched(text) == [("alters", "queue"), ("indexes", "events"), ("rewrites rows of", "queue")]
+    text = "ALTER TABLE users ADD COLUMN a text; ALTER TABLE emails\n  DROP CONSTRAINT x, ADD CONSTRAINT x CHECK (y);"
+    assert upgrade_check.touched(text) == [("alters", "users"), ("alters", "emails"), ("checks all rows of", "emails")]
+
+
+def test_large_tables_are_shown_with_their_partitions_and_a_time(tmp_path: Path, earlier: str, administer: Callable[..., None]) -> None:
+    key_file.make(tmp_path / "secret.key")
+    daemon = Daemon(tmp_path, earlier)
+    daemon.write()
+    ids = [uuid7(datetime.now(UTC).timestamp()) for _ in range(3)]
+    administer(
+        earlier,
+        "ALTER TABLE events ALTER COLUMN data SET STORAGE PLAIN",
+        "INSERT INTO events (account_id, email_id, event_id, type, at, data)"
+        f" SELECT '{ids[0]}', '{ids[1]}', uuid7_before('{ids[2]}', n), 'email.sent', now(), to_jsonb(repeat('x', 1000))"
+        " FROM generate_series(1, 60000) AS n",
+    )
+    [(size, seconds)] = re.findall(
+        r"    indexes events \(([0-9.]+) MB\): blocks writes for about (\d+) seconds\n", daemon.command("upgrade", "--check")
+    )
+    assert float(size) > 50 and int(seconds) >= 1
+
+
+def test_former_names_of_settings_are_reported(tmp_path: Path, database: str) -> None:
+    daemon = Daemon(tmp_path, database, {"smtp": {"listen": {}, "stranger_seconds": 30}})
+    daemon.write()
+    key_file.make(tmp_path / "secret.key")
+    daemon.variables = {"MAILSVC_DATABASE__WITNESS": str(tmp_path / "marker")}
+    output = daemon.command("upgrade", "--check")
+    assert "The setting smtp.stranger_seconds is now called smtp.unauthenticated_seconds." in output
+    assert "The setting MAILSVC_DATABASE__WITNESS is now called MAILSVC_DATABASE__RESTORE_MARKER." in output

@@ -1,0 +1,244 @@
+"""A cluster of Citus on loopback: one coordinator and workers, each a Postgres of Debian's in a folder of its own.
+
+Citus must be installed beside that Postgres; `.ci/run` does so. Tests of a single node: tests/citus.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+import psycopg2
+from psycopg2.extensions import make_dsn
+
+from mailsvc.store.cells import nodes
+from mailsvc.store.cells.views import find
+from mailsvc.store.postgres.cells import Address, directly
+from mailsvc.store.postgres.system_user import owner_for
+from tests.end_to_end.rig import free_port
+
+BIN = Path("/usr/lib/postgresql/15/bin")
+EXTENSION = Path("/usr/share/postgresql/15/extension/citus.control")
+DATABASE = "mail"
+ROLE = "mailsvc"  # of the daemons and commands: it owns the database, and has no further rights
+SETTINGS = {
+    "shared_preload_libraries": "citus,pg_stat_statements",
+    "pg_stat_statements.track": "top",
+    "citus.node_conninfo": "sslmode=disable",
+    "citus.enable_unsafe_triggers": "on",
+    "citus.enable_statistics_collection": "off",
+    "citus.recover_2pc_interval": "1s",  # what a server that was killed left behind is cleared soon
+    "citus.defer_shard_delete_interval": "1s",
+    "wal_level": "logical",
+    "max_prepared_transactions": "100",
+    "max_worker_processes": "64",
+    "max_connections": "200",
+    "max_wal_senders": "20",
+    "max_replication_slots": "20",
+    "listen_addresses": "127.0.0.1",
+}
+IN_MEMORY = {"fsync": "off", "full_page_writes": "off"}
+
+
+def missing() -> str | None:
+    """Why no cluster can be started."""
+    return None if EXTENSION.exists() else "Citus is not installed beside Debian's Postgres 15"
+
+
+@attrs.define(eq=False)
+class Node:
+    """One server. It is stopped and killed by the ID of its own process."""
+
+    folder: Path
+    port: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    @property
+    def dsn(self) -> str:
+        return make_dsn(host="127.0.0.1", port=self.port, user="postgres", dbname=DATABASE, connect_timeout=5)
+
+    @property
+    def pid(self) -> int:
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
+    def start(self, settings: dict[str, str] | None = None) -> None:
+        given = {
+            **SETTINGS,
+            **(IN_MEMORY if settings is None else settings),
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+        }
+        options = " ".join(f"-c {name}='{value}'" for name, value in given.items())
+        self._ctl("-l", str(self.folder / "log"), "-o", options, "-w", "start")
+
+    def create(self) -> None:
+        self.folder.mkdir(mode=0o700)
+        owner = owner_for(self.folder)
+        os.chown(self.folder, owner.uid, owner.gid)
+        data = str(self.folder / "data")
+        arguments = ["-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        self._run(BIN / "initdb", *arguments)
+
+    def stop(self) -> None:
+        if (self.folder / "data" / "postmaster.pid").exists():
+            self.resume()
+            self._ctl("-m", "immediate", "-w", "stop", check=False)
+
+    def kill(self) -> None:
+        """As if the machine had failed: the server and all its processes."""
+        processes = self._processes()
+        self._signal(processes, signal.SIGKILL)
+        while any(Path(f"/proc/{pid}").exists() for pid in processes):
+            time.sleep(0.01)
+        (self.folder / "data" / "postmaster.pid").unlink()
+
+    def pause(self) -> None:
+        """As if the machine had stopped, or its network."""
+        self._signal(self._processes(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(self._processes(), signal.SIGCONT)
+
+    def query(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        connection = psycopg2.connect(self.dsn)
+        connection.autocommit = True
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement, parameters or None)
+                return cursor.fetchall() if cursor.description is not None else []
+        finally:
+            connection.close()
+
+    def _processes(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [self.pid, *map(int, children.split())]
+
+    def _signal(self, processes: Sequence[int], number: signal.Signals) -> None:
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _ctl(self, *arguments: str, check: bool = True) -> None:
+        self._run(BIN / "pg_ctl", "-D", str(self.folder / "data"), *arguments, check=check)
+
+    def _run(self, *command: str | Path, check: bool = True) -> None:
+        process = owner_for(self.folder).process()
+        subprocess.run(command, check=check, cwd="/", stdout=subprocess.DEVNULL, timeout=120, **process)
+
+
+@attrs.define(eq=False)
+class Cluster:
+    """`nodes[0]` is the coordinator, which holds no cell."""
+
+    folder: Path
+    nodes: list[Node]
+
+    @classmethod
+    def start(cls, folder: Path, workers: int = 2, settings: dict[str, str] | None = None) -> Cluster:
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        cluster = cls(folder, [Node(folder / f"node{number}", free_port()) for number in range(workers + 1)])
+        for node in cluster.nodes:
+            node.create()
+            node.start(settings)
+            administer(make_dsn(node.dsn, dbname="postgres"), f"CREATE ROLE {ROLE} LOGIN", f"CREATE DATABASE {DATABASE} OWNER {ROLE}")
+            administer(node.dsn, "CREATE EXTENSION citus", "CREATE EXTENSION pg_stat_statements")
+        coordinator, *rest = cluster.nodes
+        coordinator.query("SELECT citus_set_coordinator_host(%s, %s)", coordinator.address)
+        for node in rest:
+            coordinator.query("SELECT citus_add_node(%s, %s)", node.address)
+        coordinator.query("SELECT citus_set_node_property(%s, %s, 'shouldhaveshards', false)", coordinator.address)
+        return cluster
+
+    @property
+    def coordinator(self) -> Node:
+        return self.nodes[0]
+
+    @property
+    def workers(self) -> list[Node]:
+        return self.nodes[1:]
+
+    @property
+    def url(self) -> str:
+        """All nodes in one DSN, as operators write it."""
+        hosts, ports = ",".join(node.address[0] for node in self.nodes), ",".join(str(node.port) for node in self.nodes)
+        return f"postgresql://{ROLE}@/{DATABASE}?host={hosts}&port={ports}"
+
+    def node_at(self, address: Address) -> Node:
+        return next(node for node in self.nodes if node.address == (address.host, address.port))
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@attrs.define(eq=False)
+class RunningServer:
+    """A server that outlives the environment of an experiment."""
+
+    dsn: str
+    alive = True
+
+    def start_blocking(self) -> str:
+        return self.dsn
+
+    def stop_blocking(self) -> None:
+        """Whoever started it stops it."""
+
+
+@attrs.define(eq=False)
+class CellServer:
+    """One cell of a cluster, as the environment of experiments sees a server."""
+
+    cluster: Cluster
+    cell: str
+    alive = True
+
+    @property
+    def dsn(self) -> str:
+        return directly(self.cluster.url, self.cell)
+
+    @property
+    def settings(self) -> dict[str, dict[str, object]]:
+        return {"database": {"cell": self.cell}}
+
+    def place(self) -> Address:
+        return find(self.cluster.url, self.cell).node
+
+    def node(self) -> Node:
+        return self.cluster.node_at(self.place())
+
+    def other(self) -> Address:
+        """Another worker."""
+        here = self.place()
+        return next(Address(*node.address) for node in self.cluster.workers if node.address != (here.host, here.port))
+
+    def move(self) -> None:
+        nodes.Cluster(self.cluster.url, {}).move(self.cell, self.other())
+
+    def start_blocking(self) -> str:
+        return self.dsn
+
+    def stop_blocking(self) -> None:
+        """The cluster ends with `clustered`."""
+
+
+def administer(dsn: str, *statements: str) -> None:
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+    finally:
+        connection.close()
