@@ -19,7 +19,7 @@ from tests.chaos.cells import clustered
 from tests.chaos.citus_nodes import DATABASE, IN_MEMORY, ROLE, CellServer, Node, RunningServer, administer
 from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
-from tests.chaos.ground import Client, TimedSink, ground, sink, until
+from tests.chaos.ground import Client, Ground, TimedSink, ground, sink, until
 from tests.end_to_end.rig import free_port, rows, with_tables
 
 THREADS = 8
@@ -29,11 +29,12 @@ STATEMENTS = "SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements s JOIN
 def measure(rounds: int, emails: int) -> None:
     plain, cell, asked = [], [], []
     with clustered() as [server], standing_alone() as (alone, dsn):
-        for _ in range(rounds):
-            plain.append(spent(alone, alone, dsn, {}, emails)[0])
-            cost, count = spent(server.node(), server.cluster.coordinator, server.dsn, server.settings, emails)
-            cell.append(cost)
-            asked.append(count)
+        with ground(RunningServer(dsn)) as beside, ground(RunningServer(server.dsn)) as inside:
+            for _ in range(rounds):
+                plain.append(spent(beside, alone, alone, {}, emails)[0])
+                cost, count = spent(inside, server.node(), server.cluster.coordinator, server.settings, emails)
+                cell.append(cost)
+                asked.append(count)
         catalogue, seconds = one_more(server)
     ratio = statistics.median(cell) / statistics.median(plain)
     print(f"CPU per email: plain Postgres {row(plain)}, a cell on a worker {row(cell)}, ratio {ratio:.2f}")  # noqa: T201
@@ -71,19 +72,21 @@ def standing_alone() -> Iterator[tuple[Node, str]]:
             node.stop()
 
 
-def spent(node: Node, watched: Node, dsn: str, settings: dict[str, dict[str, object]], emails: int) -> tuple[float, int]:
-    """CPU seconds of the daemon and the node for each email, from its acceptance to its last event; and statements at `watched`."""
-    with sink() as target, ground(RunningServer(dsn)) as here:
+def spent(here: Ground, node: Node, watched: Node, settings: dict[str, dict[str, object]], emails: int) -> tuple[float, int]:
+    """CPU seconds of a daemon and the node for each email, from its acceptance to its last event; and statements at `watched`."""
+    with sink() as target:
         daemon = here.daemon({**_all(target.port), **settings})
         assert daemon.process is not None
         roots = [daemon.process.pid, node.pid]
         _send(Client(daemon), target, 200)  # after these, partitions exist and statements are prepared
-        where = with_tables(dsn)  # asked directly, so that no statement of this program is counted
+        where = with_tables(here.dsn)  # asked directly, so that no statement of this program is counted
         watched.query("SELECT pg_stat_statements_reset()")
         before = cpu(roots)
         _send(Client(daemon), target, emails)
         until(lambda: rows(where, "SELECT count(*) FROM queue") == [(0,)], 60, "an empty queue")
-        return (cpu(roots) - before) / emails, int(str(watched.query(STATEMENTS, (ROLE,))[0][0]))
+        cost, statements = (cpu(roots) - before) / emails, int(str(watched.query(STATEMENTS, (ROLE,))[0][0]))
+        daemon.stop()
+        return cost, statements
 
 
 def _send(client: Client, target: TimedSink, emails: int) -> None:
