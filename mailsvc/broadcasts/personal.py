@@ -15,6 +15,7 @@ from mailsvc.broadcasts.links import PATH, Source, UnsubscribeLinks, headers
 from mailsvc.mail import merge
 from mailsvc.mail.address import Mailbox, parse_mailbox
 from mailsvc.mail.compose import Draft, compose
+from mailsvc.mail.encoded_template import Encoded, EncodedTemplate, with_preview
 from mailsvc.mail.merge import Template, Values
 from mailsvc.mail.tracking import template
 from mailsvc.mail.tracking.message import Tracker, Tracking
@@ -27,6 +28,7 @@ _CONTENTS = 20  # broadcasts whose content is kept in memory
 _BYTES = 16 << 20  # of them in memory, about
 _PIECE = 300  # bytes that a placeholder takes in memory
 OFF_REACTOR = 256 * 1024  # bytes; larger content is composed in a thread
+_NOBODY = Values({}, "")  # for texts without placeholders
 LINKS = 100  # content with more tracked links is composed in a thread
 
 
@@ -41,17 +43,24 @@ class Prepared:
     text: Template | None
     preview: Template
     tracked: TrackedTemplate | None  # the HTML again, if something is tracked
+    encoded_html: EncodedTemplate | None  # with the preview, if it can be encoded ahead
+    encoded_text: EncodedTemplate | None
 
     @classmethod
     def of(cls, content: SentContent) -> Prepared:
+        html = merge.parse(content.html) if content.html else None
+        text = merge.parse(content.text) if content.text else None
+        preview = merge.parse(content.preview_text)
         return cls(
             content,
             parse_mailbox(content.sender),
             tuple(parse_mailbox(each) for each in content.reply_to),
-            merge.parse(content.html) if content.html else None,
-            merge.parse(content.text) if content.text else None,
-            merge.parse(content.preview_text),
+            html,
+            text,
+            preview,
             template.parse(content.html) if content.html and content.tracking is not None else None,
+            None if html is None else _encoded_ahead(html, preview),
+            None if text is None else EncodedTemplate.of(text),
         )
 
     @property
@@ -63,16 +72,21 @@ class Prepared:
         """How many bytes it takes in memory, about: the content as it was stored, and cut into pieces."""
         templates = [each for each in (self.html, self.text) if each is not None]
         tracked = 0 if self.tracked is None else len(self.content) + 2 * _PIECE * len(self.tracked.pieces)
-        return 2 * len(self.content) + tracked + _PIECE * sum(len(each.pieces) for each in templates)
+        encoded = sum(len(each) + _PIECE * len(each.parts) for each in (self.encoded_html, self.encoded_text) if each is not None)
+        return 2 * len(self.content) + tracked + encoded + _PIECE * sum(len(each.pieces) for each in templates)
+
+
+def _encoded_ahead(html: Template, preview: Template) -> EncodedTemplate | None:
+    if any(preview):  # it differs from contact to contact
+        return None
+    whole = with_preview(html, preview.line(_NOBODY))
+    return None if whole is None else EncodedTemplate.of(whole)
 
 
 def message(prepared: Prepared, email: PersonalEmail, to: Mailbox, link: str, tracker: Tracker | None = None) -> bytes:
     """The message of one recipient, `to`, whose unsubscribe link is `link`."""
     values = Values(email.values, link, prepared.content.fallbacks)
-    html = None if prepared.html is None else prepared.html.html(values)
-    if prepared.tracked is not None and tracker is not None:
-        html = prepared.tracked.html(values, tracker)
-    html = html and merge.with_preview(html, prepared.preview.line(values))
+    tracked = None if tracker is None else prepared.tracked
     return compose(
         Draft(
             sender=prepared.sender,
@@ -81,11 +95,31 @@ def message(prepared: Prepared, email: PersonalEmail, to: Mailbox, link: str, tr
             date=email.created_at,
             message_id=email.message_id,
             reply_to=prepared.reply_to,
-            html=html,
-            text=None if prepared.text is None else prepared.text.text(values),
+            html=_html(prepared, values)
+            if tracked is None or tracker is None
+            else _previewed(prepared, values, tracked.html(values, tracker)),
+            text=_text(prepared, values),
             headers={"Precedence": "bulk", **headers(link), "X-Entity-Ref-ID": str(email.broadcast_id)},
         )
     )
+
+
+def _html(prepared: Prepared, values: Values) -> str | Encoded | None:
+    if prepared.html is None:
+        return None
+    encoded = None if prepared.encoded_html is None else prepared.encoded_html.encoded(lambda line: line.html(values))
+    return encoded or _previewed(prepared, values, prepared.html.html(values))
+
+
+def _previewed(prepared: Prepared, values: Values, html: str) -> str:
+    return html and merge.with_preview(html, prepared.preview.line(values))
+
+
+def _text(prepared: Prepared, values: Values) -> str | Encoded | None:
+    if prepared.text is None:
+        return None
+    encoded = None if prepared.encoded_text is None else prepared.encoded_text.encoded(lambda line: line.text(values))
+    return encoded or prepared.text.text(values)
 
 
 @attrs.define(eq=False)

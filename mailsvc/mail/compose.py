@@ -15,6 +15,7 @@ import attrs
 
 from mailsvc.mail import header, parameters, transfer_encoding
 from mailsvc.mail.address import Mailbox
+from mailsvc.mail.encoded_template import Encoded
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -76,7 +77,7 @@ class Draft:
     cc: tuple[Mailbox, ...] = ()
     bcc: tuple[Mailbox, ...] = ()  # only in the envelope, never in the message
     reply_to: tuple[Mailbox, ...] = ()
-    html: str | None = attrs.field(default=None, repr=False)
+    html: str | Encoded | None = attrs.field(default=None, repr=False)
     text: str | None = attrs.field(default=None, repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict)
     attachments: tuple[Attachment, ...] = ()
@@ -199,15 +200,19 @@ def _multipart(kind: str, seed: str, parts: list[list[bytes]]) -> list[bytes]:
 _TEXT_TYPES = {"text": "plain", "html": "html"}
 
 
-def _text(field: str, text: str) -> list[bytes]:
+def _text(field: str, text: str | Encoded) -> list[bytes]:
+    encoding, encoded = (text.encoding, text.data) if isinstance(text, Encoded) else _encoded(field, text)
+    fields = f"Content-Type: text/{_TEXT_TYPES[field]}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
+    return [fields.encode(), encoded]
+
+
+def _encoded(field: str, text: str) -> tuple[str, bytes]:
     if "\x00" in text:
         raise ComposeError(field, f"The {field} must not contain NUL characters.")
     try:
-        encoding, encoded = transfer_encoding.encode_text(text)
+        return transfer_encoding.encode_text(text)
     except UnicodeEncodeError:
         raise ComposeError(field, f"The {field} contains lone surrogates, which are not characters.") from None
-    fields = f"Content-Type: text/{_TEXT_TYPES[field]}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
-    return [fields.encode(), encoded]
 
 
 def _inline(attachment: Attachment) -> list[bytes]:

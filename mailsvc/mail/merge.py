@@ -30,7 +30,7 @@ _CONTACT = "contact."
 # The second form is what tools that encode URLs make of the first one inside of an attribute.
 _PLACEHOLDER = re.compile(r"\{\{\{([^{}]+)\}\}\}|%7[Bb]%7[Bb]%7[Bb]((?:[^%\s\"'<>{}]|%(?!7[BbDd]))+)%7[Dd]%7[Dd]%7[Dd]")
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,80}")
-_BODY = re.compile(r"<body[\s>]", re.IGNORECASE | re.ASCII)
+BODY = re.compile(r"<body[\s>]", re.IGNORECASE | re.ASCII)
 _SURPLUS = re.compile(r" {2,}")
 _LEFT, _RIGHT = "\ue000", "\ue001"  # mark placeholders while HTML becomes text; private use, removed from what was there
 _LINK = "https://"  # put before a link that is a placeholder, because html_to_text shows only links with a known scheme
@@ -241,7 +241,10 @@ def with_preview(html: str, preview: str) -> str:
     """The HTML with a hidden first element, which mail programs show beside the subject. `preview` is plain text."""
     if not preview:
         return html
-    hidden = f'<div style="{_HIDDEN}">{escape(preview)}{_PADDING}</div>'
-    found = _BODY.search(html)
+    found = BODY.search(html)
     start = html.find(">", found.start()) + 1 if found else 0
-    return html[:start] + hidden + html[start:]
+    return html[:start] + hidden_preview(preview) + html[start:]
+
+
+def hidden_preview(preview: str) -> str:
+    return f'<div style="{_HIDDEN}">{escape(preview)}{_PADDING}</div>'

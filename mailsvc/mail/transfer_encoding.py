@@ -12,6 +12,8 @@ import binascii
 from collections.abc import Iterator
 from struct import Struct
 
+import attrs
+
 _LITERAL_IN_7BIT = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _LITERAL_IN_QP = _LITERAL_IN_7BIT.replace(b"=", b"")
 _LONGEST_LINE = 900  # below the 998 of 5322 §2.1.1, because relays may add to lines
@@ -24,22 +26,44 @@ _SLICE_OF_FILE = _LINES * 57
 _CUT = Struct(f"{_LINE_OF_BASE64}s" * _LINES)
 
 
+@attrs.frozen
+class Survey:
+    """What decides how a text with LF line ends is encoded. Those of texts that end with a line are added up."""
+
+    size: int  # bytes
+    special: int  # bytes that quoted-printable escapes
+    plain: bool  # needs no encoding
+
+    @classmethod
+    def of(cls, data: bytes) -> Survey:
+        special, plain = 0, True
+        for lines in _slices(data):
+            escaped = lines.translate(None, _LITERAL_IN_QP)
+            special += len(escaped)
+            plain = plain and not escaped.strip(b"=") and _is_safe(lines)
+        return cls(len(data), special, plain)
+
+    def __add__(self, other: Survey) -> Survey:
+        return Survey(self.size + other.size, self.special + other.special, self.plain and other.plain)
+
+    @property
+    def encoding(self) -> str:
+        if self.plain:
+            return "7bit"
+        # quoted-printable adds two bytes for each, base64 a third of everything
+        return "base64" if self.special * 6 > self.size else "quoted-printable"
+
+
 def encode_text(text: str) -> tuple[str, bytes]:
     """Returns the name of the encoding and the encoded text. Uses the smallest of 7bit, quoted-printable and base64.
 
     CRLF, LF and CR all end a line. Raises UnicodeEncodeError for lone surrogates.
     """
     data = _with_lf(text.encode("utf-8"))
-    special, plain = 0, True
-    for lines in _slices(data):
-        escaped = lines.translate(None, _LITERAL_IN_QP)
-        special += len(escaped)
-        plain = plain and not escaped.strip(b"=") and _is_safe(lines)
-    if plain:
-        return "7bit", _with_crlf(data)
-    if special * 6 > len(data):  # quoted-printable adds two bytes for each, base64 a third of everything
-        return "base64", encode_base64(_with_crlf(data))
-    return "quoted-printable", quoted_printable(data)
+    encoding = Survey.of(data).encoding
+    if encoding == "7bit":
+        return encoding, _with_crlf(data)
+    return encoding, encode_base64(_with_crlf(data)) if encoding == "base64" else quoted_printable(data)
 
 
 def unencoded(data: bytes) -> tuple[str, bytes] | None:
