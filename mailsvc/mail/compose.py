@@ -78,7 +78,7 @@ class Draft:
     bcc: tuple[Mailbox, ...] = ()  # only in the envelope, never in the message
     reply_to: tuple[Mailbox, ...] = ()
     html: str | Encoded | None = attrs.field(default=None, repr=False)
-    text: str | None = attrs.field(default=None, repr=False)
+    text: str | Encoded | None = attrs.field(default=None, repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict)
     attachments: tuple[Attachment, ...] = ()
 
