@@ -9,6 +9,7 @@ import pytest_twisted
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import Browser, DashboardRig
 
@@ -106,6 +107,7 @@ async def test_an_endpoint_shows_how_well_it_responds(pool: Pool) -> None:
     now = rig.assembly._context().now()
     for status, seconds, hours in ((200, 0.1, 1), (204, 0.3, 2), (0, 15.0, 3), (500, 0.2, 4), (500, 9.0, 25)):
         at = now - timedelta(hours=hours)
+        await partitions.ensure_day(pool, at)  # the day before yesterday, in the hour after midnight
         row = (account_id, webhook.id, uuid7(at.timestamp()), uuid7(at.timestamp()), status, "", seconds, at)
         await pool.run("INSERT INTO webhook_attempts VALUES (%s, %s, %s, %s, %s, %s, %s, %s, NULL)", row)
     page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
