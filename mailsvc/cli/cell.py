@@ -21,6 +21,7 @@ from mailsvc.store.cells.nodes import Cluster
 from mailsvc.store.cells.views import NotHere
 from mailsvc.store.people.audit import INSTALLATION, by_operator, write
 from mailsvc.store.postgres.cells import Address
+from mailsvc.store.postgres.server_settings import Standbys
 
 
 @click.group()
@@ -32,7 +33,7 @@ def cell() -> None:
 @AS_JSON
 @click.pass_obj
 def cell_list(settings: Settings, as_json: bool) -> None:
-    """List cells and nodes: region, size, and on which node each cell is."""
+    """List cells and nodes: region, size, on which node each cell is, and how far the standbys of a node are behind."""
     cluster = _cluster(settings)
 
     async def work(reactor: Any) -> None:
@@ -46,7 +47,9 @@ def cell_list(settings: Settings, as_json: bool) -> None:
         for server in servers:
             what = "coordinator" if server.coordinator else "worker"
             takes = "takes cells" if server.takes_cells else "takes no cells"
-            click.echo(f"node {server.address}  {server.region or 'no region'}  {what}, {takes}  {_bytes(server.bytes)}")
+            click.echo(
+                f"node {server.address}  {server.region or 'no region'}  {what}, {takes}  {_bytes(server.bytes)}{_standbys(server.standbys)}"
+            )
         if not found:
             click.echo("There are no cells.", err=True)
 
@@ -122,8 +125,22 @@ async def _audit(database: Database, reactor: Any, action: str, subject: str) ->
 
 
 def _view(each: Any) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Address) else value for key, value in attrs.asdict(each, recurse=False).items()}
+    view = attrs.asdict(each, recurse=False)
+    for key, value in view.items():
+        if isinstance(value, Address):
+            view[key] = str(value)
+        elif isinstance(value, Standbys):
+            view[key] = attrs.asdict(value)
+    return view
 
 
 def _bytes(count: int | None) -> str:
     return "unreachable" if count is None else size(count)
+
+
+def _standbys(found: Standbys | None) -> str:
+    """Nothing without standbys."""
+    if found is None or not found.connected:
+        return ""
+    count = "1 standby" if found.connected == 1 else f"{found.connected} standbys"
+    return f"  {count}" if found.lag is None else f"  {count}, {size(found.lag)} behind"

@@ -121,6 +121,9 @@ def installation(exposition: Exposition, reading: Reading) -> None:
     exposition.gauge("webhook_messages", "Queued webhook messages.", reading.webhooks)
     exposition.gauge("webhook_oldest_seconds", "Seconds since the event of the oldest queued webhook message.", reading.webhooks_oldest)
     exposition.gauge("database_bytes", "Size of the database with its indexes.", reading.database_bytes)
+    exposition.gauge("database_standbys", "Standbys of Postgres that are connected.", reading.standbys.connected)
+    about = "Bytes of the write-ahead log that the last standby has not applied yet; nothing without standbys or the role pg_monitor."
+    exposition.gauge("database_standby_lag_bytes", about, {} if reading.standbys.lag is None else reading.standbys.lag)
     about = "Whether mail is on hold because the database was restored from a backup: 1 or 0."
     exposition.gauge("database_restored", about, int(reading.restored))
     exposition.gauge("ledger_events", "Committed events without a number (at most 100000).", reading.ledger.events)

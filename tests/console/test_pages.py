@@ -14,6 +14,7 @@ from mailsvc.store.cells.nodes import Cell, Cluster, Node
 from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
 from mailsvc.store.postgres.cells import Address
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.server_settings import Standbys
 from tests.console.rig import ANN, ConsoleRig
 from tests.store.fixtures import StoreRig, email
 
@@ -143,7 +144,7 @@ class Listed:
 
     def nodes(self) -> list[Node]:
         away = Node(Address("db-2.example.com", 5432), None, False, True, None)
-        return [Node(Address("db-0.example.com", 5432), None, True, False, 5 << 20), away]
+        return [Node(Address("db-0.example.com", 5432), None, True, False, 5 << 20, Standbys(2, True, 3 << 20)), away]
 
 
 @pytest_twisted.ensureDeferred
@@ -155,7 +156,7 @@ async def test_cells_and_nodes_are_listed(pool: Pool) -> None:
     pages.cluster, pages.cell = Listed(), "eu_1"  # type: ignore[assignment]
     text = (await browser.get("/console/cells")).text
     assert "db-1.example.com:5432" in text and "eu-west-1" in text and "this process" in text and "Coordinator" in text
-    assert text.count("Unreachable") == 2
+    assert text.count("Unreachable") == 2 and "2, synchronous, 3.0 MB behind" in text
     pages.cluster = Cluster("postgresql:///nowhere?host=/nonexistent", {})
     page = await browser.get("/console/cells")
     assert page.status == 503 and "Cluster unreachable" in page.text

@@ -24,10 +24,24 @@ from mailsvc.outcome import Delivered
 from mailsvc.store.events.ledger import Lag
 from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.server_settings import Standbys
 from mailsvc.store.queue.claims import Slowdown
 from tests.store.fixtures import DAY, NOW, REGION, StoreRig, email
 
-READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5, 8192, True)
+READING = Reading(
+    (Waiting("delayed", True, 3, 61.5),),
+    0,
+    2.5,
+    1,
+    {"backoff": 2},
+    {"delivery": 1},
+    Lag(7, 0.5),
+    4,
+    9.5,
+    8192,
+    Standbys(1, True, 4096),
+    True,
+)
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:

@@ -17,6 +17,7 @@ from psycopg2 import extensions, sql
 from mailsvc.store.cells.views import NotHere, find, suit
 from mailsvc.store.postgres.cells import Address, at
 from mailsvc.store.postgres.migrate import create_tables
+from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
 
 T = TypeVar("T")
 ASKED = 32  # nodes at once
@@ -51,13 +52,17 @@ class Refused(Exception):
 
 @attrs.frozen
 class Node:
-    """A server of the cluster. `bytes`: of its database; None if it cannot be reached. `takes_cells`: whether cells may be put there."""
+    """A server of the cluster. `takes_cells`: whether cells may be put there. `bytes`: of its database; None if it cannot be reached.
+
+    `standbys`: None if it cannot be reached.
+    """
 
     address: Address
     region: str | None
     coordinator: bool
     takes_cells: bool
     bytes: int | None
+    standbys: Standbys | None = None
 
 
 @attrs.frozen
@@ -85,10 +90,10 @@ class Cluster:
         finally:
             connection.close()
         addresses = [Address(host, port) for host, port, _, _ in rows]
-        sizes = _at_once(self._bytes, addresses)
+        states = _at_once(self._state, addresses)
         return [
-            Node(address, self.regions.get(str(address)), first, takes, size)
-            for address, (_, _, first, takes), size in zip(addresses, rows, sizes, strict=True)
+            Node(address, self.regions.get(str(address)), first, takes, *state)
+            for address, (_, _, first, takes), state in zip(addresses, rows, states, strict=True)
         ]
 
     def cells(self) -> list[Cell]:
@@ -176,9 +181,10 @@ class Cluster:
             raise Refused(f"No node {where} takes cells. See `mailsvc cell list`, database.node_regions and citus_set_node_property.")
         return min(reachable, key=lambda node: node.bytes or 0).address
 
-    def _bytes(self, address: Address) -> int | None:
-        rows = self._ask(address, "SELECT pg_database_size(current_database())")
-        return rows[0][0] if rows else None
+    def _state(self, address: Address) -> tuple[int | None, Standbys | None]:
+        """The size of its database, and its standbys."""
+        sizes, standbys = self._ask(address, "SELECT pg_database_size(current_database())"), self._ask(address, STANDBYS)
+        return (sizes[0][0], Standbys(*standbys[0])) if sizes and standbys else (None, None)
 
     def _sizes(self, address: Address, cells: Collection[str]) -> dict[str, int]:
         return dict(self._ask(address, _SIZES, (list(cells),)))

@@ -16,6 +16,7 @@ from mailsvc.clock import held, measure, unix, utc
 from mailsvc.store.events.ledger import EventLedger, Lag
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.server_settings import Standbys, standbys
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import LIVE, SILENT
 from mailsvc.store.queue.restore_guard import REASON as RESTORED
@@ -66,6 +67,7 @@ class Reading:
     webhooks: int
     webhooks_oldest: float
     database_bytes: int
+    standbys: Standbys
     restored: bool  # mail is on hold because of it
 
 
@@ -99,6 +101,7 @@ class Figures:
             webhooks=messages,
             webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
             database_bytes=size,
+            standbys=await standbys(pool),
             restored=held_back > 0,
         )
 

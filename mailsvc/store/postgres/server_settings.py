@@ -1,4 +1,4 @@
-"""Settings and standbys of the Postgres server, for `mailsvc doctor`."""
+"""Settings and standbys of the Postgres server, for `mailsvc doctor`, the metrics and the list of a cluster's nodes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,30 @@ async def settings(pool: Pool) -> Mapping[str, str]:
     return dict(await pool.rows("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_NAMES),)))
 
 
+# Backups and logical replication, by which Citus moves cells, are not standbys.
+STANDBYS = """
+SELECT count(r.pid), current_setting('synchronous_standby_names') <> '',
+       max(pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn))::bigint
+FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid
+WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IS DISTINCT FROM 'backup'
+"""
+
+
 @attrs.frozen
 class Standbys:
-    """`connected`: servers that receive the write-ahead log. `synchronous`: commits wait for at least one of them."""
+    """`connected`: servers that receive the write-ahead log. `synchronous`: commits wait for at least one of them.
+
+    `lag`: bytes of the log that the last of them has not applied yet. None: there is none, or the role lacks pg_monitor.
+    """
 
     connected: int
     synchronous: bool
+    lag: int | None = None
 
 
 async def standbys(pool: Pool) -> Standbys:
-    sql = "SELECT count(*), current_setting('synchronous_standby_names') <> '' FROM pg_stat_replication"
-    [(connected, synchronous)] = await pool.rows(sql)
-    return Standbys(connected, synchronous)
+    [row] = await pool.rows(STANDBYS)
+    return Standbys(*row)
 
 
 def hosts(dsn: str) -> int:

@@ -1,0 +1,109 @@
+"""What a primary says about its standbys: how many, whether commits wait for them, and how far they are behind."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
+from tests.chaos.cluster import Cluster, place
+
+SECONDS = 30.0  # until the other server has noticed something
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Cluster, Cluster]]:
+    with place() as folder:
+        settings = {"wal_level": "logical", "hot_standby": "on"}
+        primary, standby = Cluster(folder / "primary", settings), Cluster(folder / "standby", settings)
+        primary.make()
+        try:
+            primary.start_blocking()
+            standby.copy_of(primary)
+            standby.start_blocking()
+            yield primary, standby
+        finally:
+            primary.kill()
+            standby.kill()
+
+
+def ask(server: Cluster, *statements: str) -> Any:
+    """The first column of the last statement's first row, if it has one."""
+    return rows(server, *statements)[0][0]
+
+
+def rows(server: Cluster, *statements: str) -> list[tuple[Any, ...]]:
+    with closing(psycopg2.connect(server.dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else [(None,)]
+
+
+def seen(server: Cluster, *before: str) -> Standbys:
+    return Standbys(*rows(server, *before, STANDBYS)[0])
+
+
+def eventually(wanted: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not wanted():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # another process: it has to be polled
+
+
+def test_a_standby_that_does_not_apply_what_it_gets_is_behind(pair: tuple[Cluster, Cluster]) -> None:
+    primary, standby = pair
+    eventually(lambda: seen(primary) == Standbys(1, False, 0))
+    ask(standby, "SELECT pg_wal_replay_pause()")
+    eventually(lambda: bool(ask(standby, "SELECT pg_get_wal_replay_pause_state() = 'paused'")))
+    ask(primary, "CREATE TABLE written AS SELECT repeat('x', 500) FROM generate_series(1, 2000)", "SELECT 1")
+    assert 1_000_000 < (seen(primary).lag or 0) < 10_000_000
+    ask(standby, "SELECT pg_wal_replay_resume()")
+    eventually(lambda: seen(primary).lag == 0)
+
+
+def test_commits_that_wait_are_noticed(pair: tuple[Cluster, Cluster]) -> None:
+    primary, _ = pair
+    for names, waits in (("standby", True), ("", False)):
+        ask(primary, f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
+        eventually(lambda waits=waits: seen(primary).synchronous is waits)  # type: ignore[misc]
+
+
+def test_who_may_not_see_the_lag_sees_no_number(pair: tuple[Cluster, Cluster]) -> None:
+    primary, _ = pair
+    ask(primary, "CREATE ROLE plain")
+    assert seen(primary, "SET ROLE plain") == Standbys(1, False, None)
+    ask(primary, "GRANT pg_monitor TO plain")
+    assert seen(primary, "SET ROLE plain").lag is not None
+
+
+def test_logical_replication_is_no_standby(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+    primary, _ = pair
+    ask(primary, "SELECT 1 FROM pg_create_logical_replication_slot('moving', 'pgoutput')", "CREATE PUBLICATION moving FOR ALL TABLES")
+    options = ["-o", "proto_version=1", "-o", "publication_names=moving"]
+    receiving = subprocess.Popen(
+        [
+            primary.binaries.program("pg_recvlogical"),
+            "-d",
+            primary.dsn,
+            "-S",
+            "moving",
+            "--start",
+            "-f",
+            str(tmp_path / "received"),
+            *options,
+        ]
+    )
+    try:
+        eventually(lambda: ask(primary, "SELECT count(*) FROM pg_stat_replication") == 2)
+        assert seen(primary).connected == 1
+    finally:
+        receiving.kill()
+        receiving.wait()
