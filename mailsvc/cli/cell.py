@@ -47,9 +47,8 @@ def cell_list(settings: Settings, as_json: bool) -> None:
         for server in servers:
             what = "coordinator" if server.coordinator else "worker"
             takes = "takes cells" if server.takes_cells else "takes no cells"
-            click.echo(
-                f"node {server.address}  {server.region or 'no region'}  {what}, {takes}  {_bytes(server.bytes)}{_standbys(server.standbys)}"
-            )
+            sizes = f"{_bytes(server.bytes)}{_standbys(server.standbys)}"
+            click.echo(f"node {server.address}  {server.region or 'no region'}  {what}, {takes}  {sizes}")
         if not found:
             click.echo("There are no cells.", err=True)
 
