@@ -118,10 +118,12 @@ class Reservation(Protocol):
 class Handoff(Protocol):
     """From acceptance to delivery within one process. `delivery/handoff` implements it."""
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
+    def reserve(
+        self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
+    ) -> Reservation:
         """Where mail for `domain` from the addresses of `pool` is queued, and a lease if this process can send it now. Never waits.
 
-        Processes only send mail of their own `region`.
+        Processes only send mail of their own `region`, and none of an account that is paused.
         """
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
@@ -266,7 +268,7 @@ class Intake:
         email, domain, message = composed.email, composed.domain, composed.message
         addresses = [(address, _domain(address)) for address in recipients_of(email)]
         pool = self.pool_of(caller.account_id, domain.id, email.bulk)
-        reservations = self._reservations(email, [name for _, name in addresses], len(message), pool, domain.region)
+        reservations = self._reservations(email, [name for _, name in addresses], len(message), pool, domain)
         recipients = tuple(
             [NewRecipient(address, reservations[name].destination, reservations[name].leased) for address, name in addresses]
         )
@@ -322,11 +324,12 @@ class Intake:
         heading = len(email.subject) + sum(len(value) for value in email.headers.values())
         return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
-    def _reservations(self, email: Incoming, domains: Sequence[str], size: int, pool: str, region: str) -> dict[str, Reservation]:
+    def _reservations(self, email: Incoming, names: Sequence[str], size: int, pool: str, sender: Domain) -> dict[str, Reservation]:
         """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
         if email.scheduled_at is not None or email.topic_id is not None:
-            return {domain: _QueueOnly(domain) for domain in dict.fromkeys(domains)}
-        return {domain: self.handoff.reserve(domain, size, email.bulk, pool, region) for domain in dict.fromkeys(domains)}
+            return {name: _QueueOnly(name) for name in dict.fromkeys(names)}
+        region, account_id = sender.region, sender.account_id
+        return {name: self.handoff.reserve(name, size, email.bulk, pool, region, account_id) for name in dict.fromkeys(names)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:

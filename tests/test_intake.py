@@ -83,7 +83,9 @@ class Rig:
     async def find(self, account_id: UUID, name: str) -> Domain | None:
         return Domain(name, encrypted=self.encrypted) if name == "example.test" and account_id == ACCOUNT else None
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
+    def reserve(
+        self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
+    ) -> Reservation:
         self.reserved.append(domain)
         self.pools.append(pool)
         return Reservation(f"mx.{domain}", leased=domain != "busy.test")

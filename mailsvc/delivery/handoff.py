@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from uuid import UUID
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -65,10 +66,12 @@ class LocalHandoff:
     def lease(self) -> int:
         return self._queue.lease
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
+    def reserve(
+        self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
+    ) -> Reservation:
         """A place for one email if it can be sent at once and overtakes nothing; otherwise only where to queue it.
 
-        Mail of another region is left to that region's processes.
+        Mail of another region is left to that region's processes, and that of a paused account to the queue.
         """
         route = self._routes.cached(domain)
         if not isinstance(route, Route):
@@ -76,7 +79,7 @@ class LocalHandoff:
         if pool:
             route = route.of_pool(pool)
         destination = route.destination
-        if region not in (None, self._queue.region):
+        if region not in (None, self._queue.region) or (account_id is not None and self._holds.account_paused(account_id)):
             return Reservation(destination)
         lane, leases = self._lanes.get(destination), self._leases
         facts = EmailFacts(
@@ -154,7 +157,9 @@ class QueueOnly:
     routes: Routes
     _looking_up: set[str] = attrs.field(factory=set, init=False)
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> Reservation:
+    def reserve(
+        self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
+    ) -> Reservation:
         domain = domain.lower()
         answer = self.routes.cached(domain)
         if answer is None:

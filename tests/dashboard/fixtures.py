@@ -201,7 +201,9 @@ class NoDelivery:
 
     destination, leased, lease = "example.net", False, 0
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> NoDelivery:
+    def reserve(
+        self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
+    ) -> NoDelivery:
         return self
 
     def deliver(self, email: Any, reservations: Any) -> None: ...

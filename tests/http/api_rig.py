@@ -76,7 +76,9 @@ class NoDelivery:
     leased = False
     lease = 0
 
-    def reserve(self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None) -> NoDelivery:
+    def reserve(
+        self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
+    ) -> NoDelivery:
         return self
 
     def deliver(self, email: Any, reservations: Any) -> None: ...

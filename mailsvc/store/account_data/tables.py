@@ -19,6 +19,9 @@ ARCHIVED = (
 )  # fmt: skip
 # Not in the archive, and why. They are deleted with the account.
 LEFT_OUT = {
+    "account_arrivals": "moves between cells of this installation",
+    "account_move_keys": "moves between cells of this installation",
+    "account_moves": "moves between cells of this installation",
     "account_pauses": "the operator of the other installation decides",
     "audit_sent": "about destinations of this installation",
     "contact_import_chunks": "imports that run are not continued elsewhere",

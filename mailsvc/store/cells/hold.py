@@ -28,12 +28,13 @@ PATIENCE = 3.0  # seconds for statements in progress when it does; after that, t
 TRIES = 3  # when the cell has moved while the lock was waited for
 LIMITS = Limits(statement=30.0, lock=20.0, idle_in_transaction=0.0)
 BEGIN = "BEGIN"
-# In a transaction of its own: only afterwards can a statement see what a move has changed. 5: ShareLock.
-LOCK = """
-SELECT lock_shard_metadata(5, array_agg(s.shardid)) FROM pg_dist_schema d
+_LOCK = """
+SELECT lock_shard_metadata({mode}, array_agg(s.shardid)) FROM pg_dist_schema d
 JOIN pg_dist_partition t ON t.colocationid = d.colocationid JOIN pg_dist_shard s ON s.logicalrelid = t.logicalrelid
 WHERE d.schemaid = to_regnamespace(%s) HAVING count(*) > 0
 """
+# In a transaction of its own: only afterwards can a statement see what a move has changed. 5: ShareLock, 7: ExclusiveLock.
+LOCK, LOCK_ALONE = _LOCK.format(mode=5), _LOCK.format(mode=7)
 WAITED_FOR = """
 SELECT EXISTS (
     SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, classid, objid, objsubid)

@@ -137,9 +137,23 @@ class Cluster:
         here = find(self.url, cell).node
         if here == to:
             raise Refused(f"The cell {cell} is on {to} already.")
+        if moving := self._accounts_moving(here, cell):
+            raise Refused(f"Accounts are being moved from or to {cell}: {', '.join(moving)}. Complete or undo that first.")
         if (region := self.regions.get(str(here))) != nodes[to].region:
             raise Refused(f"{to} is not in {region or 'the same region'}, and accounts of {cell} may have to stay in their region.")
         return here
+
+    def _accounts_moving(self, node: Address, cell: str) -> list[str]:
+        """The triggers of such a move are not on the other node (account_changes)."""
+        moves = sql.Identifier(cell, "account_moves")
+        connection = _connect(at(self.url, node))
+        try:
+            if not _rows(connection, "SELECT 1 WHERE to_regclass(%s) IS NOT NULL", (f"{cell}.account_moves",)):
+                return []  # before its migration
+            statement = sql.SQL("SELECT account_id::text FROM {} WHERE finished_at IS NULL ORDER BY 1").format(moves)
+            return [account for (account,) in _rows(connection, statement)]
+        finally:
+            connection.close()
 
     def move(self, cell: str, to: Address) -> None:
         """Move a cell to another node of its region while it is used."""
@@ -221,7 +235,7 @@ def _connect(dsn: str, options: str = SESSION) -> extensions.connection:
     return connection
 
 
-def _rows(connection: extensions.connection, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+def _rows(connection: extensions.connection, statement: str | sql.Composable, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters or None)
         return cursor.fetchall()

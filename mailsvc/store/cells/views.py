@@ -1,6 +1,7 @@
 """The views through which statements reach the tables of a cell, on the node that holds it. store/postgres/cells says what they are for.
 
-`attach` creates them. It is called after each migration and after each move. `suit` changes tables so that the cell can be moved.
+`attach` creates them, and the triggers that refuse accounts that have left the cell (account_changes). It is called after each
+migration and after each move. `suit` changes tables so that the cell can be moved.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import psycopg2
 from psycopg2 import sql
 
+from mailsvc.store.cells import account_changes
 from mailsvc.store.postgres.cells import PLACE, Place, direct_schema, directly, through_citus
 
 LOCK = 0x63656C6C  # "cell"
@@ -90,6 +92,7 @@ def attach(dsn: str, cell: str) -> list[str]:
             cursor.execute(_NUMBERED, (cell,))
             for name, column in cursor.fetchall():
                 cursor.execute(_number(cell, name, column))
+            account_changes.guard_again(cursor, cell)
             return sorted(changed)
     finally:
         connection.close()

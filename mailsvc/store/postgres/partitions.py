@@ -65,6 +65,18 @@ async def ensure_day(pool: Pool, day: datetime) -> None:
     await _ensure(pool, [_statements(day)])
 
 
+def create_day(connection: Any, day: datetime) -> None:
+    """The same for a command, with a connection of psycopg2 to the coordinator. It blocks."""
+    wanted = _statements(day)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        cursor.execute(_EXISTING, (list(wanted),))
+        existing = {name for (name,) in cursor.fetchall()}
+        for name in wanted.keys() - existing:
+            for statement in wanted[name]:
+                cursor.execute(statement)
+
+
 async def _ensure(pool: Pool, each_day: Sequence[Mapping[str, Sequence[str]]]) -> list[str]:
     rows = {name for (name,) in await pool.rows(_EXISTING, ([name for wanted in each_day for name in wanted],))}
     missing = [wanted for wanted in each_day if not wanted.keys() <= rows]

@@ -16,7 +16,7 @@ from mailsvc.store.privacy.inventory import Column
 TEXTS = ("text", "text[]", "json", "jsonb")
 BLANKED = "(erased)"
 
-_CATALOG = f"""
+CATALOG = f"""
 SELECT c.relname, a.attname, format_type(a.atttypid, NULL), array_position(i.indkey::smallint[], a.attnum)
 FROM pg_class c
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -30,7 +30,7 @@ _THROUGH = {
     **dict.fromkeys(("dkim_keys", "domain_history"), "t.domain_id IN (SELECT id FROM domains WHERE account_id = %(account)s)"),
     "users": "t.id IN (SELECT user_id FROM members WHERE account_id = %(account)s)",
     **dict.fromkeys(
-        ("address_changes", "identities", "passkeys", "sessions"),
+        ("address_changes", "identities", "passkeys", "recovery_codes", "sessions"),
         "t.user_id IN (SELECT user_id FROM members WHERE account_id = %(account)s)",
     ),
 }
@@ -70,8 +70,13 @@ async def shapes(pool: Pool) -> Mapping[str, Shape]:
 
 async def catalog(pool: Pool, names: Sequence[str]) -> Mapping[str, Shape]:
     """Tables by name."""
+    return shaped(await pool.rows(CATALOG, (list(names),)))
+
+
+def shaped(rows: Iterable[Sequence[Any]]) -> Mapping[str, Shape]:
+    """Tables by name, from rows of CATALOG."""
     found: dict[str, list[Any]] = {}
-    for table, *column in await pool.rows(_CATALOG, (list(names),)):
+    for table, *column in rows:
         found.setdefault(table, []).append(column)
     return {
         name: Shape(
