@@ -268,7 +268,7 @@ class Intake:
         email, domain, message = composed.email, composed.domain, composed.message
         addresses = [(address, _domain(address)) for address in recipients_of(email)]
         pool = self.pool_of(caller.account_id, domain.id, email.bulk)
-        reservations = self._reservations(email, [name for _, name in addresses], len(message), pool, domain)
+        reservations = self._reservations(caller, composed, [name for _, name in addresses], pool)
         recipients = tuple(
             [NewRecipient(address, reservations[name].destination, reservations[name].leased) for address, name in addresses]
         )
@@ -324,12 +324,13 @@ class Intake:
         heading = len(email.subject) + sum(len(value) for value in email.headers.values())
         return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
-    def _reservations(self, email: Incoming, names: Sequence[str], size: int, pool: str, sender: Domain) -> dict[str, Reservation]:
+    def _reservations(self, caller: Caller, composed: _Composed, names: Sequence[str], pool: str) -> dict[str, Reservation]:
         """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
+        email = composed.email
         if email.scheduled_at is not None or email.topic_id is not None:
             return {name: _QueueOnly(name) for name in dict.fromkeys(names)}
-        region, account_id = sender.region, sender.account_id
-        return {name: self.handoff.reserve(name, size, email.bulk, pool, region, account_id) for name in dict.fromkeys(names)}
+        size, region = len(composed.message), composed.domain.region
+        return {name: self.handoff.reserve(name, size, email.bulk, pool, region, caller.account_id) for name in dict.fromkeys(names)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:

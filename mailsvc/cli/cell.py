@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import attrs
 import click
@@ -16,7 +17,8 @@ from mailsvc.clock import unix
 from mailsvc.runtime.database import Database, in_thread
 from mailsvc.settings import checks
 from mailsvc.settings.schema import Settings
-from mailsvc.store.cells import nodes
+from mailsvc.store.cells import account_place, nodes
+from mailsvc.store.cells.account_place import Found
 from mailsvc.store.cells.nodes import Cluster
 from mailsvc.store.cells.views import NotHere
 from mailsvc.store.people.audit import INSTALLATION, by_operator, write
@@ -97,6 +99,54 @@ def cell_move(settings: Settings, name: str, to: str) -> None:
     run_with_database(_in_cell(settings, name), work)
 
 
+@cell.command("account-move")
+@click.argument("account")
+@click.argument("name", metavar="CELL")
+@click.option("--undo", is_flag=True, help="Undo a move that was interrupted, as long as the account has not left its cell.")
+@click.pass_obj
+def cell_account_move(settings: Settings, account: str, name: str, undo: bool) -> None:
+    """Move one account to another cell. Its mail is accepted meanwhile. If that was interrupted, run the command again.
+
+    ACCOUNT is its ID or name. Its mail waits while the last rows are copied; at the end, the processes of its present cell stand still for
+    a moment.
+    """
+    cluster = _cluster(settings)
+    _in_cell(settings, name)
+
+    async def work(reactor: Any) -> None:
+        found = await _in_thread(reactor, partial(account_place.locate, cluster, account, name))
+
+        async def change(database: Database, reactor: Any) -> None:
+            await (_undo if undo else _move)(database, reactor, cluster, found)
+
+        async def record(database: Database, reactor: Any) -> None:
+            await _audit(database, reactor, "account moved", f"from {found.source} to {name}", found.account)
+
+        await with_database(reactor, _in_cell(settings, found.source), change)
+        if not undo:
+            await with_database(reactor, _in_cell(settings, name), record)
+
+    start(settings, work)
+
+
+async def _move(database: Database, reactor: Any, cluster: Cluster, found: Found) -> None:
+    if found.name is not None:
+        click.echo(f"Moving {found.name}, {found}.")
+    await _audit(database, reactor, "account moving", str(found))
+    moved = await _in_thread(reactor, partial(account_place.move, cluster, found, click.echo))
+    await _audit(database, reactor, "account moved", str(found))
+    stood = "" if moved.seconds is None else f" The processes of {found.source} stood still for {moved.seconds:.1f} s."
+    number = "" if moved.number is None else f" Its number is {moved.number} there."
+    click.echo(f"Moved {found}.{stood}{number}")
+
+
+async def _undo(database: Database, reactor: Any, cluster: Cluster, found: Found) -> None:
+    if not await _in_thread(reactor, partial(account_place.undo, cluster, found)):
+        raise Refused(f"No move of {found.name} from {found.source} to {found.target} was interrupted.")
+    await _audit(database, reactor, "account move undone", str(found))
+    click.echo(f"{found.name} stays in {found.source}.")
+
+
 def _cluster(settings: Settings) -> Cluster:
     if settings.database.url is None:
         raise click.UsageError("Cells need database.url, with nodes of a Citus cluster.")
@@ -116,9 +166,9 @@ async def _in_thread(reactor: Any, call: Any) -> Any:
         raise Refused(str(error)) from None
 
 
-async def _audit(database: Database, reactor: Any, action: str, subject: str) -> None:
+async def _audit(database: Database, reactor: Any, action: str, subject: str, account_id: UUID = INSTALLATION) -> None:
     async def record(tx: Any) -> None:
-        await write(tx, [by_operator(INSTALLATION, action, subject)], unix(reactor))
+        await write(tx, [by_operator(account_id, action, subject)], unix(reactor))
 
     await database.pool.transact(record)
 

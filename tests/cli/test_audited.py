@@ -49,6 +49,7 @@ SILENT = {
     "audit anchor": "an anchor is a record",
     "audit key": NO_DATABASE,
     "audit verify": SHOWS,
+    "cell account-move": "a cluster of Citus is needed (end_to_end/test_cells)",
     "cell create": "a cluster of Citus is needed (end_to_end/test_cells)",
     "cell list": SHOWS,
     "cell move": "a cluster of Citus is needed (end_to_end/test_cells)",

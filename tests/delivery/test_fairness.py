@@ -160,6 +160,25 @@ def test_a_paused_account_waits_and_others_do_not() -> None:
     assert not rig.store.rows
 
 
+def test_mail_of_a_paused_account_is_not_leased_when_it_is_accepted() -> None:
+    rig = DeliveryRig()
+    rig.server("example.com", "1.1.1.1")
+    rig.start()
+    rig.store.paused[number(1)] = rig.store.now + timedelta(seconds=600)
+    rig.store.add(1, "x@example.com", account=2)
+    rig.run(3)  # the route is known, and so is the pause
+
+    def leased(account: int) -> bool:
+        reservation = rig.delivery.handoff.reserve("example.com", 10, False, account_id=number(account))
+        rig.delivery.handoff.release({"example.com": reservation})
+        return reservation.leased
+
+    assert (leased(1), leased(2)) == (False, True)
+    rig.store.paused.clear()
+    rig.run(3)
+    assert leased(1)
+
+
 def test_bulk_mail_from_the_queue_leaves_room_for_new_transactional_mail() -> None:
     rig = DeliveryRig(window=40, connections_max=5)
     server = rig.server("bulk.example", "1.1.1.1")

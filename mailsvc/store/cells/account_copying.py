@@ -20,7 +20,7 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.account_data.inserting import DAYS
 from mailsvc.store.cells import account_changes
 from mailsvc.store.cells.account_tables import PASSIVE, STAGED, Moved, read
-from mailsvc.store.cells.views import find
+from mailsvc.store.cells.views import attach, find
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.cells import at, directly, through_citus
@@ -70,6 +70,7 @@ class Side:
     @classmethod
     def open(cls, url: str, cell: str) -> Side:
         """Raises NotHere, or an OperationalError."""
+        attach(at(url, find(url, cell).node), cell)  # no process may have used the cell yet
         connection = connect(url, cell)
         with connection, connection.cursor() as cursor:
             return cls(cell, url, connection, read(cursor), placement(cursor, cell))

@@ -1,0 +1,105 @@
+"""Two cells on a cluster, one of which has an account with a row in each table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import psycopg2
+from psycopg2.extensions import make_dsn
+
+from mailsvc.store.cells import account_changes
+from mailsvc.store.cells.account_copying import Side
+from mailsvc.store.cells.account_move import AccountMove, Moved
+from mailsvc.store.cells.account_tables import BOOKKEEPING, PASSIVE, STAGED
+from mailsvc.store.cells.views import attach, find
+from mailsvc.store.postgres.cells import at, directly
+from mailsvc.store.privacy import inventory
+from tests.chaos.citus_nodes import CellServer
+from tests.store.fixtures import ACCOUNT, NOW
+from tests.store.privacy.filling import fill
+
+RED, BLUE = "red", "blue"
+TABLES = (*PASSIVE, *STAGED)
+EMPTIED = sorted((inventory.tables().keys() - {"house"}) | set(BOOKKEEPING))
+READY = (
+    "DELETE FROM account_pauses",
+    "UPDATE contact_imports SET status = 'completed'",
+    "UPDATE api_keys SET created_by = '00000000-0000-0000-0000-0000000000e1', revoked_at = NULL",
+    "UPDATE audit_heads SET anchored = 0",
+    "UPDATE accounts SET pinned = false",
+    "DELETE FROM exports",
+)
+_CONTENTS = "SELECT to_jsonb(t) - 'ctid' FROM {} t ORDER BY 1"
+
+
+class Killed(BaseException):
+    """What a test raises instead of killing the command."""
+
+
+@attrs.frozen
+class Cells:
+    url: str
+
+    @classmethod
+    def of(cls, servers: list[CellServer]) -> Cells:
+        made = cls(servers[0].cluster.url)
+        for server in servers:
+            attach(at(made.url, server.place()), server.cell)
+        with made.side(RED) as side:
+            side.ensure_days([NOW.replace(hour=0, minute=0, second=0, microsecond=0)])
+        return made
+
+    def dsn(self, cell: str) -> str:
+        """For a superuser, who can insert without foreign keys."""
+        return make_dsn(at(directly(self.url, cell), find(self.url, cell).node), user="postgres")
+
+    def execute(self, cell: str, *statements: str, freely: bool = False) -> list[tuple[Any, ...]]:
+        """The rows of the last statement. `freely`: without foreign keys and triggers."""
+        connection = psycopg2.connect(self.dsn(cell))
+        try:
+            with connection, connection.cursor() as cursor:
+                if freely:
+                    cursor.execute("SET session_replication_role = replica")
+                for statement in statements:
+                    cursor.execute(statement)
+                return cursor.fetchall() if cursor.description is not None else []
+        finally:
+            connection.close()
+
+    def fill(self) -> None:
+        """Empty both cells, and give the red one an account."""
+        for cell in (RED, BLUE):
+            self.execute(cell, *(f"DELETE FROM {name}" for name in EMPTIED), freely=True)
+            with self.side(cell) as side, side.connection, side.connection.cursor() as cursor:
+                account_changes.end(cursor, cell, PASSIVE)
+                account_changes.guard(cursor, cell)
+        fill(self.dsn(RED))
+        self.execute(RED, *READY)
+
+    def contents(self, cell: str) -> dict[str, list[Any]]:
+        """All rows of the tables that move."""
+        return {name: [row for (row,) in self.execute(cell, _CONTENTS.format(name))] for name in TABLES}
+
+    @contextmanager
+    def side(self, cell: str) -> Iterator[Side]:
+        side = Side.open(self.url, cell)
+        try:
+            yield side
+        finally:
+            side.close()
+
+    @contextmanager
+    def moving(self, source: str = RED, target: str = BLUE, moment: Callable[[str], None] = lambda _: None, **more: Any) -> Iterator[Any]:
+        with self.side(source) as here, self.side(target) as there:
+            yield AccountMove(here, there, ACCOUNT, moment=moment, **more)
+
+    def move(self, source: str = RED, target: str = BLUE, moment: Callable[[str], None] = lambda _: None, **more: Any) -> Moved:
+        with self.moving(source, target, moment, **more) as move:
+            return move.run()
+
+    def undo(self) -> bool:
+        with self.moving() as move:
+            return move.undo()
