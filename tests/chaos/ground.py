@@ -255,8 +255,12 @@ class Client:
                     self.ids += [each["id"] for each in found]
                     return answer.body
                 self.refused.append(answer)
-                assert answer.status in (409, 429, 503), f"{answer}\n{self.daemon.log[-4000:]}"
+                self.refuse(answer)
             time.sleep(0.05)
+
+    def refuse(self, answer: Answer) -> None:
+        """What to do before a request is repeated."""
+        assert answer.status in (409, 429, 503), f"{answer}\n{self.daemon.log[-4000:]}"
 
 
 def in_background(work: Any) -> threading.Thread:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from uuid import UUID
 
+import attrs
 import pytest
 
+from mailsvc.store.cells.account_place import Found
 from tests.chaos import cells
 from tests.chaos.citus_nodes import CellServer, Cluster, missing
 from tests.chaos.cluster import place
@@ -43,6 +47,11 @@ def test_a_stopped_node_delays_its_own_cells_alone() -> None:
     assert cells.stopped_worker(20).lost == 0
 
 
+def test_an_account_is_moved_under_load_and_the_command_killed_at_each_step() -> None:
+    figures = cells.moved_account(50, 1)
+    assert (figures.lost, figures.duplicates) == (0, 0)
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with place() as folder:
@@ -53,20 +62,32 @@ def cluster() -> Iterator[Cluster]:
             created.stop()
 
 
-def test_commands_create_list_and_move_cells(cluster: Cluster, tmp_path: Path) -> None:
-    first, second = (f"127.0.0.1:{node.port}" for node in cluster.workers)
-    regions = {first: "us-east-1", second: "eu-west-1"}
-    config = tmp_path / "mailsvc.toml"
-    settings = {"": {"base_url": "http://127.0.0.1"}, "database": {"url": cluster.url, "node_regions": regions}}
-    secrets = {"secrets": {"key_file": str(tmp_path / "secret.key")}, "delivery": {"ehlo_name": "localhost"}, "smtp": {"listen": {}}}
-    config.write_text(toml(settings | secrets))
+@attrs.frozen
+class Command:
+    """The command `mailsvc` with settings in a folder."""
 
-    def mailsvc(*arguments: str, status: int = 0) -> str:
-        command = [sys.executable, "-c", "from mailsvc.cli.main import main; main()", "--config", str(config), *arguments]
-        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    folder: Path
+
+    def configure(self, database: Mapping[str, object]) -> None:
+        settings = {"": {"base_url": "http://127.0.0.1"}, "database": database}
+        secrets = {"secrets": {"key_file": str(self.folder / "secret.key")}, "delivery": {"ehlo_name": "localhost"}, "smtp": {"listen": {}}}
+        (self.folder / "mailsvc.toml").write_text(toml(settings | secrets))
+
+    def __call__(self, *arguments: str, status: int = 0, **variables: str) -> str:
+        config = str(self.folder / "mailsvc.toml")
+        command = [sys.executable, "-c", "from mailsvc.cli.main import main; main()", "--config", config, *arguments]
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, env=environment)
         assert done.returncode == status, done.stderr
         return done.stdout if status == 0 else done.stderr
 
+
+def test_commands_create_list_and_move_cells(cluster: Cluster, tmp_path: Path) -> None:
+    first, second = (f"127.0.0.1:{node.port}" for node in cluster.workers)
+    regions = {first: "us-east-1", second: "eu-west-1"}
+    mailsvc = Command(tmp_path)
+    database = {"url": cluster.url, "node_regions": regions}
+    mailsvc.configure(database)
     mailsvc("secrets", "create")
     assert second in mailsvc("cell", "create", "eu_1", "--region", "eu-west-1")
     assert "There is a cell eu_1 already." in mailsvc("cell", "create", "eu_1", status=1)
@@ -75,10 +96,38 @@ def test_commands_create_list_and_move_cells(cluster: Cluster, tmp_path: Path) -
     assert "is not in eu-west-1" in mailsvc("cell", "move", "eu_1", "--to", first, status=1)
     assert "The cluster has no node 127.0.0.1:1." in mailsvc("cell", "move", "eu_1", "--to", "127.0.0.1:1", status=1)
 
-    config.write_text(toml(settings | secrets | {"database": {"url": cluster.url, "node_regions": dict.fromkeys(regions, "eu-west-1")}}))
+    mailsvc.configure({**database, "node_regions": dict.fromkeys(regions, "eu-west-1")})
     assert f"from {second} to {first}" in mailsvc("cell", "move", "eu_1", "--to", first)
     listed = json.loads(mailsvc("cell", "list", "--json"))
     assert [(each["name"], each["node"], each["region"]) for each in listed["cells"]] == [("eu_1", first, "eu-west-1")]
     assert [each["takes_cells"] for each in listed["nodes"]] == [False, True, True]
     entries = CellServer(cluster, "eu_1").node().query("SELECT action FROM eu_1.audit_entries ORDER BY at, id")
     assert [action for (action,) in entries] == ["cell created", "cell moving", "cell moved"]
+
+
+def test_a_command_moves_an_account_and_undoes_a_move(cluster: Cluster, tmp_path: Path) -> None:
+    mailsvc = Command(tmp_path)
+    mailsvc.configure({"url": cluster.url})
+    mailsvc("secrets", "create")
+    for cell in ("red", "blue"):
+        mailsvc("cell", "create", cell)
+    account = json.loads(mailsvc("account", "create", "Shop", "--json", MAILSVC_DATABASE__CELL="red"))["id"]
+    assert "There is no cell green." in mailsvc("cell", "account-move", "Shop", "green", status=1)
+    assert "is called 'Nobody'" in mailsvc("cell", "account-move", "Nobody", "blue", status=1)
+    assert "Shop is in red already." in mailsvc("cell", "account-move", account, "red", status=1)
+    assert "No move of Shop from red to blue was interrupted." in mailsvc("cell", "account-move", "Shop", "blue", "--undo", status=1)
+
+    cells.interrupt(CellServer(cluster, "red"), Found(UUID(account), "Shop", "red", "blue"), "staged")
+    other = next(f"127.0.0.1:{node.port}" for node in cluster.workers if node is not CellServer(cluster, "red").node())
+    assert f"Accounts are being moved from or to red: {account}." in mailsvc("cell", "move", "red", "--to", other, status=1)
+    assert mailsvc("cell", "account-move", "Shop", "blue", "--undo") == "Shop stays in red.\n"
+
+    cells.interrupt(CellServer(cluster, "red"), Found(UUID(account), "Shop", "red", "blue"), "left")
+    assert f"Moved {account} from red to blue. Its number is " in mailsvc("cell", "account-move", account, "blue")
+    assert "Shop is in blue already." in mailsvc("cell", "account-move", "Shop", "blue", status=1)
+    assert "The processes of blue stood still for" in mailsvc("cell", "account-move", "Shop", "red")
+
+    entries = CellServer(cluster, "red").node().query("SELECT action FROM red.audit_entries WHERE account_id = %s ORDER BY seq", [account])
+    assert [action for (action,) in entries][-2:] == ["account moved", "account moved"]
+    log = CellServer(cluster, "red").node().query("SELECT action FROM red.audit_entries WHERE account_id <> %s ORDER BY seq", [account])
+    assert [action for (action,) in log if action.startswith("account mov")] == ["account move undone", "account moving", "account moved"]

@@ -16,7 +16,7 @@ WHERE a.account_id = %(account)s AND a.name = '{name}'
 _INSERT = "INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} {rows} ORDER BY a.number {conflict}"
 # The lines of an account that was in this cell before are still here. Sign-in methods that another user has here stay with that user.
 _CONFLICT = dict.fromkeys(("audit", "identities", "passkeys", "erasures", "single_sign_on_domains"), "ON CONFLICT DO NOTHING")
-_FORMER = ("audit_heads", "audit_sent")
+_REPLACED = ("audit_details", "audit_heads", "audit_sent")
 _CONTENTS = "SELECT content FROM account_arrivals WHERE account_id = %s AND name = %s ORDER BY number"
 _FOUND = "SELECT id::text FROM users WHERE email = %s"
 _ID_TAKEN = "SELECT EXISTS (SELECT FROM users WHERE id = %s)"
@@ -89,16 +89,16 @@ def _insert(cursor: Any, target: Side, account: UUID) -> int:
     cursor.execute(_ORPHANS, given)
     cursor.execute(_LOST, given)
     cursor.execute(_NUMBER, given)
-    for name in _FORMER:
-        cursor.execute(f"DELETE FROM {name} WHERE account_id = %(account)s", given)
     for name in STAGED:
-        columns = list(target.tables[name].shape.types)
+        columns, keys = list(target.tables[name].shape.types), target.tables[name].shape.keys
+        changes = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in keys)
+        replace = f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
         statement = _INSERT.format(
             name=name,
             columns=", ".join(columns),
             values=", ".join(f"r.{column}" for column in columns),
             rows=_ROWS.format(name=name),
-            conflict=_CONFLICT.get(name, ""),
+            conflict=replace if name in _REPLACED else _CONFLICT.get(name, ""),
         )
         cursor.execute(statement, given)
     cursor.execute(_NUMBERS, given)

@@ -102,12 +102,23 @@ def begin_log(cursor: Any, cell: str) -> None:
     cursor.execute(sql.SQL(_LOG).format(log=log(cell)))
 
 
-def end(cursor: Any, cell: str, names: Collection[str]) -> None:
-    """Remove the triggers that record and hold, and what they recorded."""
-    _drop(cursor, cell, (RECORDER, f"{RECORDER}_deleted", HOLDER))
-    cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(log(cell)))
-    for function in (*(f"record_{name}" for name in names), HOLDER):
-        cursor.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(direct_schema(cell), function)))
+def ending(cursor: Any, cell: str, names: Collection[str]) -> list[sql.Composable]:
+    """The statements that remove the triggers that record and hold, and what they recorded.
+
+    Each needs a transaction of its own, unless all processes stand still: one that had locked several tables could deadlock with theirs.
+    """
+    functions = [*(f"record_{name}" for name in names), HOLDER]
+    return [
+        *_drops(cursor, cell, (RECORDER, f"{RECORDER}_deleted", HOLDER)),
+        sql.SQL("DROP TABLE IF EXISTS {}").format(log(cell)),
+        *(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(direct_schema(cell), each)) for each in functions),
+    ]
+
+
+def unguarding(cursor: Any, cell: str) -> list[sql.Composable]:
+    """The statements that remove the triggers that refuse, except from tables that are always guarded. As with `ending`."""
+    kept = _shards(cursor, cell, ALWAYS_GUARDED).values()
+    return _drops(cursor, cell, (GUARD,), kept)
 
 
 def guard(cursor: Any, cell: str, names: Collection[str] = ALWAYS_GUARDED) -> None:
@@ -117,7 +128,8 @@ def guard(cursor: Any, cell: str, names: Collection[str] = ALWAYS_GUARDED) -> No
         return
     cursor.execute(_LEFT)
     accounts = [account for (account,) in cursor.fetchall()]
-    _drop(cursor, cell, (GUARD,))
+    for drop in _drops(cursor, cell, (GUARD,)):
+        cursor.execute(drop)
     if accounts:
         function = sql.Identifier(direct_schema(cell), GUARD)
         cursor.execute(sql.SQL(_REFUSE).format(function=function))
@@ -141,10 +153,12 @@ def log(cell: str) -> sql.Identifier:
     return sql.Identifier(direct_schema(cell), "account_changes")
 
 
-def _drop(cursor: Any, cell: str, triggers: Collection[str]) -> None:
+def _drops(cursor: Any, cell: str, triggers: Collection[str], kept: Collection[str] = ()) -> list[sql.Composable]:
     cursor.execute(_TRIGGERS, (cell, list(triggers)))
-    for shard, trigger in cursor.fetchall():
-        cursor.execute(sql.SQL("DROP TRIGGER {} ON {}").format(sql.Identifier(trigger), sql.Identifier(cell, shard)))
+    found = [(shard, trigger) for shard, trigger in cursor.fetchall() if shard not in kept]
+    return [
+        sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(trigger), sql.Identifier(cell, shard)) for shard, trigger in found
+    ]
 
 
 def _shards(cursor: Any, cell: str, names: Collection[str]) -> Mapping[str, str]:

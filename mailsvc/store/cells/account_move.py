@@ -15,7 +15,9 @@ The phase in the old cell decides: while it is `leaving`, the account is there, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +33,8 @@ from mailsvc.store.cells.nodes import Refused
 REASON = "The account is being moved to another cell."
 MOST_QUEUED = 50_000  # recipients, and as many webhooks
 DRAIN = 120.0  # seconds until no mail of the account is being sent
+NOTICED = 3.0  # seconds in which processes notice a pause: they read pauses every second
+TRIES = 5  # to switch, if mail is being sent after all; to lock a table
 STILL = 10.0  # seconds that the processes of the old cell may stand still
 LITTLE = 500  # changes that are left to the switch
 ROUNDS = 1000  # of catching up
@@ -84,6 +88,10 @@ INSERT INTO audit_sent (account_id, target, seq)
 SELECT h.account_id, t.name, h.seq FROM audit_heads h CROSS JOIN audit_targets t WHERE h.account_id = %s
 ON CONFLICT (account_id, target) DO UPDATE SET seq = excluded.seq
 """
+_NAMELESS = """
+UPDATE audit_details SET actor = NULL, actor_salt = NULL, address = NULL, address_salt = NULL, subject = NULL, subject_salt = NULL
+WHERE account_id = %s AND (actor IS NOT NULL OR address IS NOT NULL OR subject IS NOT NULL)
+"""
 _MEMBERS = "SELECT array_agg(user_id::text) FROM members WHERE account_id = %s"
 _USERS = "DELETE FROM users u WHERE u.id = ANY (%s::uuid[]) AND NOT EXISTS (SELECT FROM members m WHERE m.user_id = u.id)"
 _FINISHED = "UPDATE account_moves SET finished_at = now() WHERE account_id = %s AND phase = 'left'"
@@ -96,6 +104,10 @@ _NOTIFY = "SELECT pg_notify('mailsvc_' || channel, '') FROM unnest(ARRAY['keys',
 
 class GivenUp(Exception):
     """The move was begun and cannot go on. The text is a sentence for the operator."""
+
+
+class Sending(GivenUp):
+    """A process has not noticed the pause yet."""
 
 
 @attrs.frozen
@@ -117,6 +129,7 @@ class AccountMove:
     moment: Callable[[str], None] = lambda _: None
     report: Callable[[str], None] = lambda _: None
     drain: float = DRAIN
+    noticed: float = NOTICED
     still: float = STILL
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -134,8 +147,8 @@ class AccountMove:
         self._check()
         try:
             self._ahead()
-            self._drain()
-            seconds = self._switch()
+            self._pause()
+            seconds = self._switched()
         except GivenUp as error:
             self._undo()
             raise Refused(f"{error} The account stays in {self.source.cell}.") from None
@@ -209,15 +222,14 @@ class AccountMove:
     def _ahead(self) -> None:
         with self.target.connection, self.target.connection.cursor() as cursor:
             cursor.execute(_BEGIN, (self._id, "arriving", self.source.cell))
-            account_changes.guard(cursor, self.target.cell)
+        self._change(self.target, lambda cursor: account_changes.guard(cursor, self.target.cell))
         self.moment("begun in the target")
         with self.source.connection, self.source.connection.cursor() as cursor:
             cursor.execute(_BEGIN, (self._id, "leaving", self.target.cell))
             account_changes.begin_log(cursor, self.source.cell)
         self.moment("begun")
-        for name in PASSIVE:  # one by one: a transaction that had locked several could deadlock with others
-            with self.source.connection, self.source.connection.cursor() as cursor:
-                account_changes.record(cursor, self.source.cell, name, self.source.tables[name].shape.keys, self.account)
+        for name in PASSIVE:
+            self._change(self.source, partial(self._record, name))
         self.moment("recording")
         copying = self._copying()
         copying.ahead()
@@ -225,21 +237,46 @@ class AccountMove:
         self._catch_up(copying)
         self.moment("copied")
 
+    def _record(self, name: str, cursor: Any) -> None:
+        account_changes.record(cursor, self.source.cell, name, self.source.tables[name].shape.keys, self.account)
+
+    def _change(self, side: Side, change: Callable[[Any], object]) -> None:
+        """Change the triggers of one table, in a transaction that waits for the table's lock, and does so again if it does not get it."""
+        for left in reversed(range(TRIES)):
+            try:
+                with side.connection, side.connection.cursor() as cursor:
+                    change(cursor)
+                return
+            except (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected):
+                if not left:
+                    raise
+                self.sleep(PAUSE)
+
     def _catch_up(self, copying: AccountCopying) -> None:
         for _ in range(ROUNDS):
             if copying.catch_up() < LITTLE:
                 return
         raise GivenUp("The account's data changes faster than it can be copied.")
 
-    def _drain(self) -> None:
+    def _pause(self) -> None:
         with self.source.connection, self.source.connection.cursor() as cursor:
             cursor.execute(_PAUSE, (self._id, REASON))
-        with self.source.connection, self.source.connection.cursor() as cursor:
-            account_changes.hold(cursor, self.source.cell, self.account)
+        self._change(self.source, lambda cursor: account_changes.hold(cursor, self.source.cell, self.account))
         self.moment("paused")
-        copying, until = self._copying(), self.clock() + self.drain
-        while self._leased():
-            if self.clock() > until:
+
+    def _switched(self) -> float:
+        """Drain and switch, again if mail was being sent after all."""
+        for _ in range(TRIES - 1):
+            self._drain()
+            with suppress(Sending):
+                return self._switch()
+        self._drain()
+        return self._switch()
+
+    def _drain(self) -> None:
+        copying, began = self._copying(), self.clock()
+        while self._leased() or self.clock() - began < self.noticed:
+            if self.clock() - began > max(self.drain, self.noticed):
                 raise GivenUp(f"Mail of the account was still being sent after {self.drain:.0f} s.")
             self.sleep(PAUSE)
             self._catch_up(copying)
@@ -292,7 +329,7 @@ class AccountMove:
             raise GivenUp("The pause of the account's mail was lifted meanwhile.")
         cursor.execute(_LEASED, (self._id,))
         if cursor.fetchone()[0]:
-            raise GivenUp("Mail of the account is being sent.")
+            raise Sending("Mail of the account is being sent.")
 
     def _stage(self, source: Any, target: Any, began: float) -> None:
         target.execute(_LIMITS, (int(self.still * 1000),) * 2)
@@ -318,10 +355,12 @@ class AccountMove:
 
     def _leave(self, cursor: Any) -> None:
         cell = self.source.cell
-        account_changes.end(cursor, cell, PASSIVE)
+        for statement in account_changes.ending(cursor, cell, PASSIVE):
+            cursor.execute(statement)
         cursor.execute(_LEFT, (self._id,))
         cursor.execute(_KEYS, (self.target.cell, self._id))
         cursor.execute(_SENT, (self._id,))
+        cursor.execute(_NAMELESS, (self._id,))
         cursor.execute(_MEMBERS, (self._id,))
         [(members,)] = cursor.fetchall()
         for name in (*(name for name in LEFT_BEHIND if name != "address_changes"), *reversed(STAGED)):
@@ -340,9 +379,9 @@ class AccountMove:
             number = account_arrival.arrive(self.target, self.account)
         self.moment("arrived")
         delete_rows(self.source, PASSIVE, self.account, self.moment)
+        self._one_by_one(account_changes.unguarding)
         with self.source.connection, self.source.connection.cursor() as cursor:
             cursor.execute(_FINISHED, (self._id,))
-            account_changes.guard(cursor, self.source.cell)
         self.moment("finished")
         return Moved(seconds, number)
 
@@ -352,8 +391,8 @@ class AccountMove:
         if (arriving := target is not None and target == ("arriving", self.source.cell)) or source == ("leaving", self.target.cell):
             self._undo_target(arriving)
             self.moment("undone in the target")
+            self._one_by_one(partial(account_changes.ending, names=PASSIVE))
             with self.source.connection, self.source.connection.cursor() as cursor:
-                account_changes.end(cursor, self.source.cell, PASSIVE)
                 cursor.execute(_RESUME, (self._id, REASON))
                 cursor.execute(_DUE, (self._id,))
                 cursor.execute(_FORGET, (self._id,))
@@ -369,7 +408,14 @@ class AccountMove:
                 cursor.execute("DELETE FROM account_arrivals WHERE account_id = %s", (self._id,))
                 cursor.execute(_RETURNED, (self.source.cell, self._id))
                 cursor.execute(_FORGET, (self._id,))
-                account_changes.guard(cursor, self.target.cell)
+            self._change(self.target, lambda cursor: account_changes.guard(cursor, self.target.cell))
+
+    def _one_by_one(self, statements: Callable[[Any, str], Sequence[Any]]) -> None:
+        """Run statements about triggers of the old cell."""
+        with self.source.connection, self.source.connection.cursor() as cursor:
+            found = statements(cursor, self.source.cell)
+        for statement in found:
+            self._change(self.source, lambda cursor, statement=statement: cursor.execute(statement))  # type: ignore[misc]
 
     def _copying(self) -> AccountCopying:
         return AccountCopying(self.source, self.target, self.account, self.moment)

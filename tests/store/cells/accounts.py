@@ -74,7 +74,8 @@ class Cells:
         for cell in (RED, BLUE):
             self.execute(cell, *(f"DELETE FROM {name}" for name in EMPTIED), freely=True)
             with self.side(cell) as side, side.connection, side.connection.cursor() as cursor:
-                account_changes.end(cursor, cell, PASSIVE)
+                for statement in account_changes.ending(cursor, cell, PASSIVE):
+                    cursor.execute(statement)
                 account_changes.guard(cursor, cell)
         fill(self.dsn(RED))
         self.execute(RED, *READY)
@@ -94,7 +95,7 @@ class Cells:
     @contextmanager
     def moving(self, source: str = RED, target: str = BLUE, moment: Callable[[str], None] = lambda _: None, **more: Any) -> Iterator[Any]:
         with self.side(source) as here, self.side(target) as there:
-            yield AccountMove(here, there, ACCOUNT, moment=moment, **more)
+            yield AccountMove(here, there, ACCOUNT, moment=moment, noticed=0.0, **more)
 
     def move(self, source: str = RED, target: str = BLUE, moment: Callable[[str], None] = lambda _: None, **more: Any) -> Moved:
         with self.moving(source, target, moment, **more) as move:

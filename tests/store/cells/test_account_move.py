@@ -48,6 +48,7 @@ def assert_moved(cells: Cells, before: dict[str, list[object]], source: str = RE
     for name in TABLES:
         assert after[name] == before[name], name
         assert not left[name] or name in KEPT, name
+    assert all(row["subject"] is None for row in left["audit_details"])
     [(phase, cell, finished)] = cells.execute(source, "SELECT phase, cell, finished_at IS NOT NULL FROM account_moves")
     assert (phase, cell, finished) == ("left", target, True)
     assert cells.execute(target, "SELECT * FROM account_moves") == []
@@ -198,10 +199,29 @@ def test_a_move_that_cannot_go_on_is_undone(cells: Cells, statement: str, senten
     assert cells.execute(RED, "SELECT * FROM account_moves") == [] == cells.execute(RED, "SELECT * FROM account_pauses")
 
 
+def test_mail_that_a_process_began_to_send_before_it_noticed_the_pause_ends_before_the_switch(cells: Cells) -> None:
+    seen: list[str] = []
+
+    def lease(name: str) -> None:
+        if name == "drained":
+            cells.execute(RED, "UPDATE queue SET lease = CASE WHEN lease IS NULL THEN 1 END")
+            seen.append(name)
+
+    def end(seconds: float) -> None:
+        cells.execute(RED, "DELETE FROM queue")
+
+    cells.move(moment=lease, sleep=end)
+    assert len(seen) == 2 and cells.execute(BLUE, "SELECT * FROM queue") == []
+
+
 def test_a_switch_that_takes_too_long_is_undone(cells: Cells) -> None:
-    before, times = cells.contents(RED), iter([0.0, 0.0, 0.0, *[60.0] * 100])
+    before, passed = cells.contents(RED), [0.0]
+
+    def wait(name: str) -> None:
+        passed[0] += 60.0 * (name == "locked")
+
     with pytest.raises(Refused, match=r"could not be copied in 10 s\. The account stays in red\."):
-        cells.move(clock=lambda: next(times))
+        cells.move(moment=wait, clock=lambda: passed[0])
     assert cells.contents(RED) == before and not any(cells.contents(BLUE).values())
 
 
