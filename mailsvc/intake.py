@@ -326,10 +326,9 @@ class Intake:
 
     def _reservations(self, caller: Caller, composed: _Composed, names: Sequence[str], pool: str) -> dict[str, Reservation]:
         """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
-        email = composed.email
+        email, size, region = composed.email, len(composed.message), composed.domain.region
         if email.scheduled_at is not None or email.topic_id is not None:
             return {name: _QueueOnly(name) for name in dict.fromkeys(names)}
-        size, region = len(composed.message), composed.domain.region
         return {name: self.handoff.reserve(name, size, email.bulk, pool, region, caller.account_id) for name in dict.fromkeys(names)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:

@@ -122,11 +122,16 @@ def cell_account_move(settings: Settings, account: str, name: str, undo: bool) -
         async def record(database: Database, reactor: Any) -> None:
             await _audit(database, reactor, "account moved", f"from {found.source} to {name}", found.account)
 
+        await with_database(reactor, _in_cell(settings, name), _opened)  # its keys have to fit
         await with_database(reactor, _in_cell(settings, found.source), change)
         if not undo:
             await with_database(reactor, _in_cell(settings, name), record)
 
     start(settings, work)
+
+
+async def _opened(database: Database, reactor: Any) -> None:
+    """Opening it was enough."""
 
 
 async def _move(database: Database, reactor: Any, cluster: Cluster, found: Found) -> None:

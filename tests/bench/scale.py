@@ -81,13 +81,14 @@ def main() -> int:
     options.add_argument("--kills", type=int, default=12)
     options.add_argument("--moves", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5, help="of the measurement of CPU per email")
-    options.add_argument("--only", help="one of them: T29 to T32, costs, sizes")
+    options.add_argument("--only", help="one of them: T29 to T33, costs, sizes")
     given = options.parse_args()
     plan = {
         "T29": lambda: print(cells.moved_cell(given.emails, given.moves).row()),  # noqa: T201
         "T30": lambda: print(cells.killed_while_moving(given.emails, given.kills).row()),  # noqa: T201
         "T31": lambda: print(cells.without_coordinator(given.emails).row()),  # noqa: T201
         "T32": lambda: print(cells.stopped_worker(200).row()),  # noqa: T201
+        "T33": lambda: print(cells.moved_account(given.emails, given.moves).row()),  # noqa: T201
         "costs": lambda: costs.measure(given.rounds, 2000),
         "sizes": lambda: print("\n".join([SIZES, *(size(each, Costs()).row() for each in VOLUMES)])),  # noqa: T201
     }

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from mailsvc.store.cells.account_copying import Side
 from mailsvc.store.cells.account_tables import STAGED, USER_COLUMNS, USERS
-from mailsvc.store.ids import uuid7
 
 _ROWS = """
 FROM account_arrivals a CROSS JOIN LATERAL jsonb_populate_record(NULL::{name}, a.content) r
@@ -18,9 +17,8 @@ _INSERT = "INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values
 _CONFLICT = dict.fromkeys(("audit", "identities", "passkeys", "erasures", "single_sign_on_domains"), "ON CONFLICT DO NOTHING")
 _REPLACED = ("audit_details", "audit_heads", "audit_sent")
 _CONTENTS = "SELECT content FROM account_arrivals WHERE account_id = %s AND name = %s ORDER BY number"
-_FOUND = "SELECT id::text FROM users WHERE email = %s"
-_ID_TAKEN = "SELECT EXISTS (SELECT FROM users WHERE id = %s)"
-_NEW_ID = "UPDATE account_arrivals SET content = content || %s WHERE account_id = %s AND name = 'users' AND content ->> 'id' = %s"
+# Somebody with the same ID came with another account, whatever the address is now.
+_FOUND = "SELECT id::text FROM users WHERE id = %(id)s OR email = %(email)s ORDER BY id = %(id)s DESC LIMIT 1"
 _DROP_USER = "DELETE FROM account_arrivals WHERE account_id = %s AND name = ANY (%s) AND content ->> %s = %s"
 _RENAME = """
 UPDATE account_arrivals SET content = jsonb_set(content, ARRAY[%(column)s], to_jsonb(%(new)s::text))
@@ -115,25 +113,14 @@ def _match_users(cursor: Any, account: str) -> None:
     cursor.execute(_CONTENTS, (account, "users"))
     for (content,) in cursor.fetchall():
         old = content["id"]
-        cursor.execute(_FOUND, (content["email"],))
+        cursor.execute(_FOUND, {"id": old, "email": content["email"]})
         if (found := cursor.fetchone()) is not None:
             cursor.execute(_DROP_USER, (account, ["users"], "id", old))
             cursor.execute(_DROP_USER, (account, list(USERS[1:]), "user_id", old))
             _rename(cursor, account, old, found[0])
-            continue
-        cursor.execute(_ID_TAKEN, (old,))
-        if cursor.fetchone()[0]:
-            new = str(_new_id(cursor))
-            cursor.execute(_NEW_ID, (f'{{"id": "{new}"}}', account, old))
-            _rename(cursor, account, old, new)
 
 
 def _rename(cursor: Any, account: str, old: str, new: str) -> None:
     if old != new:
         for name, column in USER_COLUMNS.items():
             cursor.execute(_RENAME, {"account": account, "name": name, "column": column, "old": old, "new": new})
-
-
-def _new_id(cursor: Any) -> UUID:
-    cursor.execute("SELECT extract(epoch FROM now())::float8")
-    return uuid7(float(cursor.fetchone()[0]))

@@ -38,18 +38,22 @@ _PLACEMENT = """
 SELECT p.placementid FROM pg_dist_placement p JOIN pg_dist_shard s ON s.shardid = p.shardid
 WHERE s.logicalrelid = to_regclass(%s)
 """
-_INCOMING = "DROP TABLE IF EXISTS pg_temp.incoming; CREATE TEMP TABLE incoming AS SELECT {columns} FROM {name} WITH NO DATA"
+# One per table and session, because each one that is created grows the catalog.
+_INCOMING = """
+CREATE TEMP TABLE IF NOT EXISTS incoming_{name} ON COMMIT DELETE ROWS AS SELECT {columns} FROM {name} WITH NO DATA;
+DELETE FROM pg_temp.incoming_{name}
+"""
 _BATCH = "COPY (SELECT {values} FROM {name} t WHERE {where} ORDER BY {key} LIMIT {size}) TO STDOUT"
-_LAST = "SELECT {keys} FROM pg_temp.incoming t ORDER BY {descending} LIMIT 1"
-_INSERT = "INSERT INTO {name} ({columns}) SELECT {columns} FROM pg_temp.incoming ON CONFLICT DO NOTHING"
-_MOMENTS = "SELECT DISTINCT substr({key}::text, 1, 8) || substr({key}::text, 10, 4) FROM pg_temp.incoming"
+_LAST = "SELECT {keys} FROM pg_temp.incoming_{name} t ORDER BY {descending} LIMIT 1"
+_INSERT = "INSERT INTO {name} ({columns}) SELECT {columns} FROM pg_temp.incoming_{name} ON CONFLICT DO NOTHING"
+_MOMENTS = "SELECT DISTINCT substr({key}::text, 1, 8) || substr({key}::text, 10, 4) FROM pg_temp.incoming_{name}"
 _CHANGED = "COPY (SELECT {values} FROM {name} t JOIN jsonb_to_recordset({given}) AS k({keyed}) ON {same}) TO STDOUT"
 _REMOVED = "DELETE FROM {name} t USING jsonb_to_recordset(%s) AS k({keyed}) WHERE {same}"
 _STAGED = """
 COPY (SELECT %(account)s::uuid, %(begin)s + row_number() OVER (), %(name)s::text, {content} FROM {name} t WHERE {scope}) TO STDOUT
 """
 _ARRIVED = """
-INSERT INTO account_arrivals (account_id, number, name, content) SELECT account_id, number, name, content FROM pg_temp.incoming
+INSERT INTO account_arrivals (account_id, number, name, content) SELECT account_id, number, name, content FROM pg_temp.incoming_account_arrivals
 """
 _STRIDE = 1_000_000_000  # between the numbers of the rows of two tables
 # What is different in the new cell.
@@ -136,7 +140,9 @@ class AccountCopying:
                 count = self._load(cursor, table, data)
                 if count:
                     descending = ", ".join(f"t.{key} DESC" for key in table.shape.keys)
-                    cursor.execute(_LAST.format(keys=", ".join(f"t.{key}::text" for key in table.shape.keys), descending=descending))
+                    cursor.execute(
+                        _LAST.format(name=table.name, keys=", ".join(f"t.{key}::text" for key in table.shape.keys), descending=descending)
+                    )
                     after = cursor.fetchone()
                     cursor.execute(_INSERT.format(name=table.name, columns=table.columns))
             self.rows += count
@@ -146,10 +152,10 @@ class AccountCopying:
     def _load(self, cursor: Any, table: Moved, data: io.BytesIO) -> int:
         """Put rows into the temporary table, and create the partitions of their days."""
         cursor.execute(_INCOMING.format(columns=table.columns, name=table.name))
-        cursor.copy_expert("COPY pg_temp.incoming FROM STDIN", data)
+        cursor.copy_expert(f"COPY pg_temp.incoming_{table.name} FROM STDIN", data)
         count = int(cursor.rowcount)
         if count and table.name in DAYS:
-            cursor.execute(_MOMENTS.format(key=DAYS[table.name]))
+            cursor.execute(_MOMENTS.format(key=DAYS[table.name], name=table.name))
             self.target.ensure_days({_day(moment) for (moment,) in cursor.fetchall()})
         return count
 
@@ -190,7 +196,7 @@ class AccountCopying:
             given = {"account": self.account, "begin": number * _STRIDE, "name": name}
             data = _copied(source, _STAGED.format(name=name, content=content, scope=self.source.tables[name].scope), given)
             target.execute(_INCOMING.format(columns="account_id, number, name, content", name="account_arrivals"))
-            target.copy_expert("COPY pg_temp.incoming FROM STDIN", data)
+            target.copy_expert("COPY pg_temp.incoming_account_arrivals FROM STDIN", data)
             count += int(target.rowcount)
             target.execute(_ARRIVED)
         return count

@@ -294,13 +294,15 @@ class AccountMove:
         began = self.clock()
         try:
             with source.cursor() as cursor:
-                cursor.execute(_LIMITS, (int(self.still * 1000),) * 2)
+                self._limit(cursor, began)
                 cursor.execute(LOCK_ALONE, (self.source.cell,))
                 self.moment("locked")
+                self._limit(cursor, began)
                 self._ready(cursor)
                 with self.target.connection, self.target.connection.cursor() as target:
                     self._stage(cursor, target, began)
                 self.moment("staged")
+                self._limit(cursor, began)
                 self._leave(cursor)
                 self._in_time(began)
                 self.moment("leaving")
@@ -332,7 +334,7 @@ class AccountMove:
             raise Sending("Mail of the account is being sent.")
 
     def _stage(self, source: Any, target: Any, began: float) -> None:
-        target.execute(_LIMITS, (int(self.still * 1000),) * 2)
+        self._limit(target, began)
         if placement(target, self.target.cell) != self.target.placement:
             raise GivenUp(f"The cell {self.target.cell} was moved to another node meanwhile.")
         copying = self._copying()
@@ -344,6 +346,11 @@ class AccountMove:
         except psycopg2.IntegrityError as error:
             raise GivenUp(f"Its rows do not fit into {self.target.cell}: {error.diag.message_primary}.") from None
         self._in_time(began)
+
+    def _limit(self, cursor: Any, began: float) -> None:
+        """Let no statement take longer than what is left."""
+        self._in_time(began)
+        cursor.execute(_LIMITS, (max(1, int((self.still - (self.clock() - began)) * 1000)),) * 2)
 
     def _in_time(self, began: float) -> None:
         if self.clock() - began > self.still:
