@@ -53,7 +53,8 @@ _STAGED = """
 COPY (SELECT %(account)s::uuid, %(begin)s + row_number() OVER (), %(name)s::text, {content} FROM {name} t WHERE {scope}) TO STDOUT
 """
 _ARRIVED = """
-INSERT INTO account_arrivals (account_id, number, name, content) SELECT account_id, number, name, content FROM pg_temp.incoming_account_arrivals
+INSERT INTO account_arrivals (account_id, number, name, content)
+SELECT account_id, number, name, content FROM pg_temp.incoming_account_arrivals
 """
 _STRIDE = 1_000_000_000  # between the numbers of the rows of two tables
 # What is different in the new cell.
@@ -132,17 +133,16 @@ class AccountCopying:
         after: tuple[str, ...] | None = None
         while True:
             where = table.scope if after is None else f"{table.scope} AND {table.after}"
-            keys = dict(zip((f"after_{key}" for key in table.shape.keys), after or (), strict=False))
+            values = dict(zip((f"after_{key}" for key in table.shape.keys), after or (), strict=False))
             statement = _BATCH.format(values=table.values, name=table.name, where=where, key=table.key, size=table.size)
             with self.source.connection, self.source.connection.cursor() as cursor:
-                data = _copied(cursor, statement, {"account": self.account, **keys})
+                data = _copied(cursor, statement, {"account": self.account, **values})
             with self.target.connection, self.target.connection.cursor() as cursor:
                 count = self._load(cursor, table, data)
                 if count:
+                    keys = ", ".join(f"t.{key}::text" for key in table.shape.keys)
                     descending = ", ".join(f"t.{key} DESC" for key in table.shape.keys)
-                    cursor.execute(
-                        _LAST.format(name=table.name, keys=", ".join(f"t.{key}::text" for key in table.shape.keys), descending=descending)
-                    )
+                    cursor.execute(_LAST.format(name=table.name, keys=keys, descending=descending))
                     after = cursor.fetchone()
                     cursor.execute(_INSERT.format(name=table.name, columns=table.columns))
             self.rows += count

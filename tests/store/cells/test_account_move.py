@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg2
@@ -67,6 +68,27 @@ def test_every_row_arrives_and_leaves_and_comes_back(cells: Cells) -> None:
     cells.move(BLUE, RED)
     assert_moved(cells, before, BLUE, RED)
     assert cells.execute(RED, "SELECT * FROM account_move_keys") == [] and triggers(cells) == set()
+
+
+def test_rows_of_many_batches_and_of_days_that_the_other_cell_does_not_have_arrive(cells: Cells) -> None:
+    before = NOW - timedelta(days=40)
+    with cells.side(RED) as side:
+        side.ensure_days([before.replace(hour=0, minute=0, second=0, microsecond=0)])
+    numbered = {
+        ("contacts", 2500): "'id', gen_random_uuid(), 'address', n || '@else.example', 'hash', '\\x' || lpad(n::text, 8, '0')",
+        ("messages", 31): f"'email_id', '{uuid7(before.timestamp())}', 'piece', n",
+    }
+    for (name, count), changes in numbered.items():
+        columns = list(cells.contents(RED)[name][0])
+        selected = ", ".join(f"r.{column}" for column in columns)
+        rows = f"LATERAL jsonb_populate_record(NULL::{name}, to_jsonb(t) || jsonb_build_object({changes})) r"
+        cells.execute(
+            RED, f"INSERT INTO {name} ({', '.join(columns)}) SELECT {selected} FROM generate_series(1, {count}) n, {name} t, {rows}"
+        )
+    contents = cells.contents(RED)
+    assert (len(contents["contacts"]), len(contents["messages"])) == (2501, 32)
+    cells.move()
+    assert_moved(cells, contents)
 
 
 def steps(cells: Cells) -> list[str]:
