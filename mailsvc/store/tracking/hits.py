@@ -26,7 +26,8 @@ Email = tuple[UUID, UUID]  # the IDs of an account and of one of its emails
 
 NONE = UUID(int=0)
 INSERT = Prepared("hits", ("json",), statement("mailsvc.store.tracking", "insert_hits", none=NONE))
-# Of emails that still exist. The times are in the history, which is read in its partition only: see recipients.sql.
+# Of emails that still exist. An account that has moved to another cell has left its emails here for a while. The times are in the
+# history, which is read in its partition only: see recipients.sql.
 FACTS = Prepared(
     "hit_facts",
     ("uuid[]", "uuid[]"),
@@ -35,7 +36,9 @@ FACTS = Prepared(
         (SELECT to_jsonb(a.minimize) FROM accounts a WHERE a.id = k.account_id)
     FROM unnest($1, $2) AS k(account_id, email_id)
     CROSS JOIN LATERAL (
-        SELECT domain_id, broadcast_id, recipients FROM emails m WHERE m.account_id = k.account_id AND m.email_id = k.email_id OFFSET 0
+        SELECT domain_id, broadcast_id, recipients FROM emails m
+        WHERE m.account_id = k.account_id AND m.email_id = k.email_id
+        AND NOT EXISTS (SELECT FROM account_moves l WHERE l.account_id = k.account_id AND l.phase = 'left') OFFSET 0
     ) e
     CROSS JOIN LATERAL (
         SELECT min(at) AS at FROM events n WHERE n.account_id = k.account_id AND n.email_id = k.email_id AND n.type = 'email.delivered'

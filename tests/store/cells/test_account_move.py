@@ -127,6 +127,20 @@ def test_a_killed_move_is_undone_or_completed_from_every_step(cells: Cells) -> N
         assert_moved(cells, before)
 
 
+def test_rows_that_an_interrupted_move_has_left_do_not_come_back(cells: Cells) -> None:
+    def kill(name: str) -> None:
+        if name == "arrived":
+            raise Killed
+
+    with pytest.raises(Killed):
+        cells.move(moment=kill)
+    assert cells.contents(RED)["contacts"]
+    cells.execute(BLUE, "DELETE FROM contacts", "UPDATE segments SET name = 'renamed'")
+    before = cells.contents(BLUE)
+    cells.move(BLUE, RED)
+    assert_moved(cells, before, BLUE, RED)
+
+
 def test_an_undo_that_is_killed_can_be_repeated(cells: Cells) -> None:
     before = cells.contents(RED)
 

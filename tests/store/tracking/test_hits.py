@@ -103,6 +103,17 @@ async def test_facts_are_of_the_account_s_own_emails(store: StoreRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_emails_of_an_account_that_has_left_for_another_cell_count_as_deleted(store: StoreRig) -> None:
+    mail = email()
+    await store.accept(mail)
+    key = (ACCOUNT, mail.email_id)
+    await store.pool.run("INSERT INTO account_moves (account_id, phase, cell, begun_at) VALUES (%s, 'leaving', 'blue', now())", (ACCOUNT,))
+    assert await Hits(store.pool).facts([key])
+    await store.pool.run("UPDATE account_moves SET phase = 'left'")
+    assert not await Hits(store.pool).facts([key])
+
+
+@pytest_twisted.ensureDeferred
 async def test_links_of_a_broadcast(store: StoreRig) -> None:
     broadcast = UUID(int=0xB1)
     first, second = (email(lease=store.lease, personal=Personal(broadcast, UUID(int=n), {}, 100)) for n in (1, 2))
