@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+import psycopg2
 import pytest
+from psycopg2 import sql
+from psycopg2.extensions import make_dsn
 
+from mailsvc.store.cells.nodes import Cluster as Cells
 from tests.chaos import cells
-from tests.chaos.citus_nodes import CellServer, Cluster, missing
+from tests.chaos.citus_nodes import CellServer, Cluster, Node, missing
 from tests.chaos.cluster import place
+from tests.chaos.experiments import _all
+from tests.chaos.ground import ground, sink
 from tests.citus import is_citus
 from tests.end_to_end.rig import PROJECT, toml
 
@@ -82,3 +90,60 @@ def test_commands_create_list_and_move_cells(cluster: Cluster, tmp_path: Path) -
     assert [each["takes_cells"] for each in listed["nodes"]] == [False, True, True]
     entries = CellServer(cluster, "eu_1").node().query("SELECT action FROM eu_1.audit_entries ORDER BY at, id")
     assert [action for (action,) in entries] == ["cell created", "cell moving", "cell moved"]
+
+
+TABLES = """
+SELECT c.oid, n.nspname, c.relname, pg_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'm')
+"""
+
+
+def tables_with(node: Node, words: Collection[str]) -> set[str]:
+    """The tables of all databases and schemas of this node that have a row with one of the words, as text or as bytes."""
+    texts = [f"%{form}%" for word in words for form in (word, word.encode().hex())]
+    found = set()
+    for (database,) in node.query("SELECT datname FROM pg_database WHERE datallowconn"):
+        connection = psycopg2.connect(make_dsn(node.dsn, dbname=database, options="-c citus.override_table_visibility=off"))
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute("SELECT to_regclass('pg_dist_partition') IS NOT NULL")
+                cursor.execute("SELECT logicalrelid::oid FROM pg_dist_partition" if cursor.fetchone()[0] else "SELECT 0")
+                distributed = {oid for (oid,) in cursor.fetchall()}
+                cursor.execute(TABLES)
+                for oid, schema, name, size in cursor.fetchall():
+                    if oid in distributed:  # Citus would read its rows from the node that has them; they are in a table `NAME_NUMBER` there
+                        assert size == 0, f"{schema}.{name} on {node.address}"
+                        continue
+                    counting = sql.SQL("SELECT count(*) FROM {} t WHERE t::text ILIKE ANY (%s)").format(sql.Identifier(schema, name))
+                    cursor.execute(counting, (texts,))
+                    if cursor.fetchone()[0]:
+                        found.add(f"{schema}.{name}")
+        finally:
+            connection.close()
+    return found
+
+
+def test_the_data_of_a_pinned_account_is_on_the_nodes_of_its_region_alone(cluster: Cluster) -> None:
+    ours, other = cluster.workers
+    regions = {f"127.0.0.1:{ours.port}": "eu-west-1", f"127.0.0.1:{other.port}": "us-east-1"}
+    for cell, region in (("eu_1", "eu-west-1"), ("us_1", "us-east-1")):
+        Cells(cluster.url, regions).create(cell, region)
+    word = f"word{secrets.token_hex(8)}"
+    with sink() as target, ground(CellServer(cluster, "eu_1")) as here:
+        daemon = here.daemon({**_all(target.port), "": {"region": "eu-west-1"}, "database": {"cell": "eu_1", "node_regions": regions}})
+        daemon.command("account", "region", "Development", "eu-west-1")
+        daemon.command("account", "region", "Development", "--pin")
+        email = {"from": f"shop@{daemon.facts['domain']}", "subject": f"Order {word}", "text": f"Thanks, {word}."}
+        ids = [daemon.call("POST", "/emails", {**email, "to": f"{word}-{number}@example.net"}).body["id"] for number in range(3)]
+        contact = daemon.call("POST", "/contacts", {"email": f"{word}@example.net", "first_name": word})
+        assert contact.status == 201, contact
+        for each in ids:
+            daemon.until(f"/emails/{each}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivered")
+        status, printed = daemon.command_fails("cell", "move", "eu_1", "--to", f"127.0.0.1:{other.port}")
+        assert status == 1
+        assert "is not in eu-west-1" in printed
+    words = [word, *ids, contact.body["id"]]
+    for away in (cluster.coordinator, other):
+        assert tables_with(away, words) == set()
+    kept = {re.sub(r"(_\d+)+\Z", "", name) for name in tables_with(ours, words)}  # without the day and the number
+    assert {"eu_1.emails", "eu_1.contacts"} <= kept, kept
