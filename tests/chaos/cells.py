@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import psycopg2
@@ -17,6 +17,7 @@ from tests.chaos.citus_nodes import CellServer, Cluster
 from tests.chaos.cluster import place
 from tests.chaos.experiments import CONNECTIONS, _all, _finish
 from tests.chaos.ground import Client, Figures, TimedSink, ground, in_background, p95, sink, until
+from tests.chaos.networks import LOOPBACK, Host
 
 CELLS = ("red", "blue")
 SLOWER = 1.5  # times by which the mail of one cell may take longer while the server of another stands still
@@ -25,10 +26,10 @@ GAP = 0.1  # seconds between two batches, so that the load lasts as long as the 
 
 
 @contextmanager
-def clustered(count: int = 1) -> Iterator[list[CellServer]]:
-    """A cluster with this number of cells, each on a worker of its own."""
+def clustered(count: int = 1, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Iterator[list[CellServer]]:
+    """A cluster with this number of cells, each on a worker of its own. `hosts`: where its nodes are."""
     with place() as folder:
-        cluster = Cluster.start(folder / "cluster")
+        cluster = Cluster.start(folder / "cluster", hosts=hosts)
         try:
             servers = [CellServer(cluster, name) for name in CELLS[:count]]
             for server, worker in zip(servers, cluster.workers, strict=False):

@@ -16,11 +16,12 @@ from psycopg2 import sql
 from psycopg2.extensions import make_dsn
 
 from mailsvc.store.cells.nodes import Cluster as Cells
-from tests.chaos import cells
+from tests.chaos import cells, links
 from tests.chaos.citus_nodes import CellServer, Cluster, Node, missing
 from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
 from tests.chaos.ground import ground, sink
+from tests.chaos.networks import can_cut
 from tests.citus import is_citus
 from tests.end_to_end.rig import PROJECT, toml
 
@@ -49,6 +50,23 @@ def test_mail_flows_without_the_coordinator() -> None:
 
 def test_a_stopped_node_delays_its_own_cells_alone() -> None:
     assert cells.stopped_worker(20).lost == 0
+
+
+@pytest.fixture
+def networks() -> None:
+    if not can_cut():
+        pytest.skip("Networks cannot be created here: that needs root and iproute2.")
+
+
+@pytest.mark.usefixtures("networks")
+def test_a_cell_does_everything_while_the_link_to_the_coordinator_is_cut() -> None:
+    figures = links.without_coordinator(30, 0)
+    assert (figures.lost, figures.duplicates) == (0, 0)
+
+
+@pytest.mark.usefixtures("networks")
+def test_a_daemon_survives_a_cut_link_to_its_node() -> None:
+    assert links.without_node(100, (3,)).lost == 0
 
 
 @pytest.fixture
