@@ -11,9 +11,10 @@ import attrs
 import click
 
 from mailsvc.accounts.onboarding import Refused
-from mailsvc.cli.output import AS_JSON, size
+from mailsvc.cli.output import AS_JSON
 from mailsvc.cli.runner import run_with_database, start, with_database
 from mailsvc.clock import unix
+from mailsvc.dashboard.formatting import size
 from mailsvc.runtime.database import Database, in_thread
 from mailsvc.settings import checks
 from mailsvc.settings.schema import Settings

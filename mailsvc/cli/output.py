@@ -61,11 +61,3 @@ def the_only(found: Sequence[T], none: str, several: str, lines: Sequence[str]) 
     if len(found) > 1:
         raise Refused("\n".join([several, *lines]))
     return found[0]
-
-
-def size(bytes_: int) -> str:
-    """Bytes in the largest unit that fits."""
-    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
-        if bytes_ >= size:
-            return f"{bytes_ / size:.1f} {unit}"
-    return f"{bytes_} bytes"

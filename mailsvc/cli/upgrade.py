@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from mailsvc import __version__
-from mailsvc.cli.output import size
 from mailsvc.cli.runner import start, with_database
 from mailsvc.clock import monotonic
+from mailsvc.dashboard.formatting import size
 from mailsvc.runtime.database import Database
 from mailsvc.settings import loading
 from mailsvc.settings.schema import Settings

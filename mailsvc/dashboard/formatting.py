@@ -100,7 +100,8 @@ def clock(moment: datetime, now: datetime) -> str:
 
 
 def size(count: int) -> str:
-    for limit, unit in ((1 << 20, "MB"), (1 << 10, "kB")):
+    """Bytes in the largest unit that fits."""
+    for limit, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")):
         if count >= limit:
             return f"{count / limit:.1f} {unit}"
     return f"{count} bytes"

@@ -23,7 +23,7 @@ from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption, Keys, environment
 from mailsvc.store.logs.figures import database_seconds
 from mailsvc.store.postgres import partitions
-from mailsvc.store.postgres.cells import cell_of, directly
+from mailsvc.store.postgres.cells import at, cell_of, directly
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.notifications import Notifications
@@ -103,7 +103,8 @@ async def open_database(
     erasing = privacy.open_eraser(pool, reactor, encryption, settings.privacy, bodies)
     if not migrating:
         return Database(dsn, pool, encryption, restore_guard, erasing, bodies, hold)
-    applied = await in_thread(reactor, lambda: migrate(dsn))
+    node = dsn if hold is None or hold.node is None else at(dsn, hold.node)  # the other servers of the DSN may be away
+    applied = await in_thread(reactor, lambda: migrate(node))
     log.info("the database schema is up to date; {count} migrations were applied", count=len(applied))
     await partitions.ensure(pool, utc(reactor))  # an operator's command may be the first to write
     if checking and (wrong := await wrong_keys(pool, settings, encryption.keys)) is not None:

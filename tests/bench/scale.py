@@ -1,4 +1,4 @@
-"""`make scale`: all about cells. Moves under load, kills, isolation, CPU per email; and the sizes of installations, from measured costs.
+"""`make scale`: all about cells. Moves under load, kills, cut links, isolation, CPU per email; and sizes of installations, from all that.
 
 It needs Citus beside Debian's Postgres 15 (tests/chaos/citus_nodes). `--only sizes` computes the sizes alone, without it.
 """
@@ -13,9 +13,10 @@ import traceback
 import attrs
 
 from tests.bench import cells as costs
-from tests.chaos import cells
+from tests.chaos import cells, links
 from tests.chaos.__main__ import HEAD
 from tests.chaos.citus_nodes import missing
+from tests.chaos.networks import can_cut
 
 BUSIEST = 36_000  # seconds: the busiest hour has a tenth of the day's emails
 HALF = 0.5  # how busy servers and processes are planned to be
@@ -81,20 +82,26 @@ def main() -> int:
     options.add_argument("--kills", type=int, default=12)
     options.add_argument("--moves", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5, help="of the measurement of CPU per email")
-    options.add_argument("--only", help="one of them: T29 to T33, costs, sizes")
+    options.add_argument("--cut", type=float, default=30, help="seconds that a link is cut")
+    options.add_argument("--only", help="one of them: T29 to T32, T34 to T36, costs, sizes")
     given = options.parse_args()
     plan = {
         "T29": lambda: print(cells.moved_cell(given.emails, given.moves).row()),  # noqa: T201
         "T30": lambda: print(cells.killed_while_moving(given.emails, given.kills).row()),  # noqa: T201
         "T31": lambda: print(cells.without_coordinator(given.emails).row()),  # noqa: T201
         "T32": lambda: print(cells.stopped_worker(200).row()),  # noqa: T201
-        "T33": lambda: print(cells.moved_account(given.emails, given.moves).row()),  # noqa: T201
+        "T34": lambda: print(links.without_coordinator(given.emails, given.cut).row()),  # noqa: T201
+        "T35": lambda: print(links.without_node(given.emails, (given.cut / 6, given.cut)).row()),  # noqa: T201
+        "T36": lambda: print(cells.moved_account(given.emails, given.moves).row()),  # noqa: T201
         "costs": lambda: costs.measure(given.rounds, 2000),
         "sizes": lambda: print("\n".join([SIZES, *(size(each, Costs()).row() for each in VOLUMES)])),  # noqa: T201
     }
     if given.only != "sizes" and (why := missing()) is not None:
         print(f"make scale: {why}.")  # noqa: T201
         return 1
+    if not can_cut():
+        print("T34 and T35 need root and network namespaces, which are not possible here: NOT run.")  # noqa: T201
+        plan = {name: run for name, run in plan.items() if name not in ("T34", "T35")}
     failed = []
     print(HEAD)  # noqa: T201
     for name, run in plan.items():

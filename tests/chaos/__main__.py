@@ -12,6 +12,7 @@ from tests.chaos import databases as d
 from tests.chaos import experiments as e
 from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
+from tests.chaos.patroni import INSTALLED
 
 HEAD = "| experiment | accepted | delivered | duplicates | lost | waiting | took | |\n|---|--:|--:|--:|--:|--:|--:|---|"
 
@@ -56,12 +57,14 @@ def main() -> int:
         "T26": lambda: broadcasts.killed(given.contacts, given.broadcast_kills, max(1, given.broadcast_kills // 3)),
         "T27": lambda: commands.killed(given.command_kills, given.command_emails),
         "T28": lambda: takeovers.fallen_behind(given.emails // 20),
+        "T33": lambda: takeovers.promoted(given.emails // 2),
     }
     needs = {
         **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),
         **dict.fromkeys(("T18", "T19"), (can_mount(), "to mount a small file system, as root can")),
         "T22": (d.COMPILER is not None, "a C compiler"),
         **dict.fromkeys(("T24", "T25"), (clocks.LIBRARY is not None, "libfaketime (Debian: libfaketime)")),
+        "T33": (INSTALLED, "Patroni, etcd and Postgres 15 (Debian: patroni, etcd-server, postgresql-15)"),
     }
     done: list[Figures] = []
     failed = []

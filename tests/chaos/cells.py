@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from tests.chaos.citus_nodes import CellServer, Cluster
 from tests.chaos.cluster import place
 from tests.chaos.experiments import CONNECTIONS, _all, _finish
 from tests.chaos.ground import Client, Figures, TimedSink, ground, in_background, p95, sink, until
+from tests.chaos.networks import LOOPBACK, Host
 from tests.end_to_end.rig import Answer, Daemon, check_invariants, rows
 
 CELLS = ("red", "blue")
@@ -32,10 +33,10 @@ GAP = 0.1  # seconds between two batches, so that the load lasts as long as the 
 
 
 @contextmanager
-def clustered(count: int = 1) -> Iterator[list[CellServer]]:
-    """A cluster with this number of cells, each on a worker of its own."""
+def clustered(count: int = 1, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Iterator[list[CellServer]]:
+    """A cluster with this number of cells, each on a worker of its own. `hosts`: where its nodes are."""
     with place() as folder:
-        cluster = Cluster.start(folder / "cluster")
+        cluster = Cluster.start(folder / "cluster", hosts=hosts)
         try:
             servers = [CellServer(cluster, name) for name in CELLS[:count]]
             for server, worker in zip(servers, cluster.workers, strict=False):
@@ -175,8 +176,8 @@ def stopped_worker(emails: int) -> Figures:
 
 
 def moved_account(emails: int, moves: int) -> Figures:
-    """T33: under load, an account is moved to and fro between two cells. Each time, the command is killed at each step first."""
-    figures, began = Figures("T33 an account is moved"), time.monotonic()
+    """T36: under load, an account is moved to and fro between two cells. Each time, the command is killed at each step first."""
+    figures, began = Figures("T36 an account is moved"), time.monotonic()
     with sink() as target, clustered(2) as servers, ground(servers[0]) as here:
         daemons = []
         for number, server in enumerate(servers):

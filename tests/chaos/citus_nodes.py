@@ -1,4 +1,4 @@
-"""A cluster of Citus on loopback: one coordinator and workers, each a Postgres of Debian's in a folder of its own.
+"""A cluster of Citus: one coordinator and workers, each a Postgres of Debian's in a folder of its own, on loopback or a tests' network.
 
 Citus must be installed beside that Postgres; `.ci/run` does so. Tests of a single node: tests/citus.
 """
@@ -22,6 +22,7 @@ from mailsvc.store.cells import nodes
 from mailsvc.store.cells.views import find
 from mailsvc.store.postgres.cells import Address, directly
 from mailsvc.store.postgres.system_user import owner_for
+from tests.chaos.networks import LOOPBACK, Host
 from tests.end_to_end.rig import free_port
 
 BIN = Path("/usr/lib/postgresql/15/bin")
@@ -42,7 +43,6 @@ SETTINGS = {
     "max_connections": "200",
     "max_wal_senders": "20",
     "max_replication_slots": "20",
-    "listen_addresses": "127.0.0.1",
 }
 IN_MEMORY = {"fsync": "off", "full_page_writes": "off"}
 
@@ -58,14 +58,15 @@ class Node:
 
     folder: Path
     port: int
+    host: Host = LOOPBACK
 
     @property
     def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
+        return self.host.address, self.port
 
     @property
     def dsn(self) -> str:
-        return make_dsn(host="127.0.0.1", port=self.port, user="postgres", dbname=DATABASE, connect_timeout=5)
+        return make_dsn(host=self.host.address, port=self.port, user="postgres", dbname=DATABASE, connect_timeout=5)
 
     @property
     def pid(self) -> int:
@@ -75,6 +76,7 @@ class Node:
         given = {
             **SETTINGS,
             **(IN_MEMORY if settings is None else settings),
+            "listen_addresses": "*" if self.host.namespace else self.host.address,
             "port": str(self.port),
             "unix_socket_directories": str(self.folder),
         }
@@ -88,6 +90,8 @@ class Node:
         data = str(self.folder / "data")
         arguments = ["-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         self._run(BIN / "initdb", *arguments)
+        with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")
 
     def stop(self) -> None:
         if (self.folder / "data" / "postmaster.pid").exists():
@@ -132,8 +136,9 @@ class Node:
         self._run(BIN / "pg_ctl", "-D", str(self.folder / "data"), *arguments, check=check)
 
     def _run(self, *command: str | Path, check: bool = True) -> None:
-        process = owner_for(self.folder).process()
-        subprocess.run(command, check=check, cwd="/", stdout=subprocess.DEVNULL, timeout=120, **process)
+        owner = owner_for(self.folder)
+        inside, process = ([], owner.process()) if not self.host.namespace else (self.host.command(owner.uid, owner.gid), {})
+        subprocess.run([*inside, *command], check=check, cwd="/", stdout=subprocess.DEVNULL, timeout=120, **process)
 
 
 @attrs.define(eq=False)
@@ -144,9 +149,9 @@ class Cluster:
     nodes: list[Node]
 
     @classmethod
-    def start(cls, folder: Path, workers: int = 2, settings: dict[str, str] | None = None) -> Cluster:
+    def start(cls, folder: Path, settings: dict[str, str] | None = None, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Cluster:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-        cluster = cls(folder, [Node(folder / f"node{number}", free_port()) for number in range(workers + 1)])
+        cluster = cls(folder, [Node(folder / f"node{number}", free_port(), host) for number, host in enumerate(hosts)])
         for node in cluster.nodes:
             node.create()
             node.start(settings)

@@ -1,4 +1,4 @@
-"""Experiments with a standby that takes over: a synchronous one, which has everything, and one that has fallen behind."""
+"""Experiments with a standby that takes over: a synchronous one, which has everything, one that has fallen behind, and one with Patroni."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from threading import Event
 
 from psycopg2.extensions import make_dsn
 
+from tests.chaos.citus_nodes import RunningServer
 from tests.chaos.cluster import NAME, Cluster, place
 from tests.chaos.databases import _administer, _checks, _send, _whole
 from tests.chaos.experiments import CONNECTIONS, _all, _finish
 from tests.chaos.ground import Client, Figures, Ground, ground, sink, until
+from tests.chaos.patroni import supervised_pair
 from tests.end_to_end.rig import Daemon
 
 HELD = "this database was restored"  # in the log
+WAITED_FOR = "it has everything that was acknowledged"  # what doctor says of a synchronous standby
 DEFERRED = 20  # emails that are queued when the standby falls behind, and delivered before the primary dies
 
 
@@ -31,7 +34,7 @@ def standby(emails: int) -> Figures:
         until(lambda: len(client.ids) >= emails // 3, 120, "the first emails")
         [(state,)] = here.rows("SELECT sync_state FROM pg_stat_replication")
         assert state == "sync"
-        assert "everything that was acknowledged" in _doctor(daemon)
+        assert WAITED_FOR in _doctor(daemon)
         primary.kill()
         gone, before = time.monotonic(), len(client.ids)
         _administer(other.dsn, "SELECT pg_promote()")
@@ -80,6 +83,39 @@ def fallen_behind(emails: int) -> Figures:
         figures.accepted, figures.delivered = len(client.ids), len(set(client.ids) & target.ids())
         figures.lost, figures.duplicates = figures.accepted - figures.delivered, target.duplicates()
     assert figures.duplicates == DEFERRED, "what was sent after the standby fell behind"
+    figures.seconds = time.monotonic() - began
+    return figures
+
+
+def promoted(emails: int) -> Figures:
+    """T33: under load, the primary and its Patroni are killed. Patroni promotes the standby, and the old primary comes back as one."""
+    figures, began = Figures("T33 Patroni promotes the standby"), time.monotonic()
+    with sink() as target, supervised_pair() as pair, ground(RunningServer(pair.url)) as here:
+        daemon = here.daemon(_all(target.port))
+        client, taken_over = Client(daemon), Event()
+        sending = _send(client, emails // 20, 20, until_set=taken_over)
+        until(lambda: len(client.ids) >= emails // 3, 120, "the first emails")
+        assert WAITED_FOR in _doctor(daemon)
+        old = pair.primary()
+        old.kill()
+        gone, before = time.monotonic(), len(client.ids)
+        until(lambda: len(client.ids) > before, 120, lambda: f"the acceptance after the takeover: {_checks(daemon)}\n{pair.log()}")
+        figures.notes["accepts again after"] = f"{time.monotonic() - gone:.1f} s"
+        taken_over.set()
+        sending.join(300)
+        assert not sending.is_alive()
+        assert pair.primary() is not old
+        assert "no standby is connected" in _doctor(daemon)
+        back = time.monotonic()
+        old.start()
+        until(pair.synchronous, 120, lambda: f"the old primary as a standby: {pair.roles()}\n{pair.log()}")
+        figures.notes["a standby again after"] = f"{time.monotonic() - back:.1f} s"
+        assert WAITED_FOR in _doctor(daemon)
+        _finish(figures, here, target, client.ids, 120)
+        until(lambda: _whole(daemon), 30, lambda: f"readiness: {_checks(daemon)}")
+        assert HELD not in daemon.log
+    assert figures.lost == 0
+    assert figures.duplicates <= CONNECTIONS
     figures.seconds = time.monotonic() - began
     return figures
 

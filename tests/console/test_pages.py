@@ -156,7 +156,7 @@ async def test_cells_and_nodes_are_listed(pool: Pool) -> None:
     pages.cluster, pages.cell = Listed(), "eu_1"  # type: ignore[assignment]
     text = (await browser.get("/console/cells")).text
     assert "db-1.example.com:5432" in text and "eu-west-1" in text and "this process" in text and "Coordinator" in text
-    assert text.count("Unreachable") == 2 and "2, synchronous, 3.0 MB behind" in text
+    assert text.count("Unreachable") == 2 and "2 standbys, synchronous, 3.0 MB behind" in text and "3.0 GB" in text
     pages.cluster = Cluster("postgresql:///nowhere?host=/nonexistent", {})
     page = await browser.get("/console/cells")
     assert page.status == 503 and "Cluster unreachable" in page.text

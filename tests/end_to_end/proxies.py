@@ -10,7 +10,7 @@ import subprocess
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,10 +58,16 @@ def nginx(wanted: Wanted) -> list[str]:
     documented = indented("operations.md", "upstream mailsvc {", "    END")
     tls = f"listen 127.0.0.1:{port} ssl; ssl_certificate {pem}; ssl_certificate_key {pem};"  # what certbot adds
     site = replaced(documented, **{UPSTREAM: wanted.upstream, "server_name api.example.com;": f"server_name api.example.com; {tls}"})
+    return nginx_with(folder, f"access_log off;\n{site}")
+
+
+def nginx_with(folder: Path, http: str, rest: str = "", modules: Sequence[Path] = ()) -> list[str]:
+    """Its arguments. Its settings have `http` in their section of that name, and `rest` at their end."""
     temporary = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     user = "user root;\n" if os.geteuid() == 0 else ""
-    head = f"{user}daemon off;\nworker_processes 1;\npid {folder}/nginx.pid;\nerror_log stderr;\nevents {{ }}\n"
-    (file := folder / "nginx.conf").write_text(f"{head}http {{\naccess_log off;\n{temporary}{site}\n}}\n")
+    loaded = "".join(f"load_module {module};\n" for module in modules)
+    head = f"{user}{loaded}daemon off;\nworker_processes 1;\npid {folder}/nginx.pid;\nerror_log stderr;\nevents {{ }}\n"
+    (file := folder / "nginx.conf").write_text(f"{head}http {{\n{temporary}{http}\n}}\n{rest}\n")
     return ["-p", str(folder), "-e", "stderr", "-c", str(file)]
 
 
@@ -100,19 +106,25 @@ CELLS = "haproxy of cells"
 @contextmanager
 def running(wanted: Wanted) -> Iterator[None]:
     """The proxy, as soon as it accepts connections."""
-    name = wanted.name
-    executable = program(name.split()[0])
-    assert executable is not None
     wanted.folder.mkdir()
-    settings = haproxy_of_cells if name == CELLS else PROXIES[name]
-    command = [executable, *settings(wanted)]
-    homes = {variable: str(wanted.folder) for variable in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
-    with (wanted.folder / "log").open("ab") as log:
+    settings = haproxy_of_cells if wanted.name == CELLS else PROXIES[wanted.name]
+    with started(wanted.name.split()[0], settings(wanted), wanted.folder, wanted.port):
+        yield
+
+
+@contextmanager
+def started(name: str, arguments: Sequence[str], folder: Path, port: int) -> Iterator[None]:
+    """The program, as soon as it accepts connections on `port`. Its output is in the file `log`."""
+    executable = program(name)
+    assert executable is not None
+    command = [executable, *arguments]
+    homes = {variable: str(folder) for variable in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **homes})
     try:
         deadline = time.monotonic() + LIMIT
-        while not _accepts(wanted.port):
-            written = (wanted.folder / "log").read_text(errors="replace")
+        while not _accepts(port):
+            written = (folder / "log").read_text(errors="replace")
             assert process.poll() is None, f"{name} ended:\n{written}"
             assert time.monotonic() < deadline, f"{name} is not ready:\n{written}"
             time.sleep(0.05)  # another process: it has to be polled

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
 import attrs
+import psycopg2
 import pytest
+from psycopg2 import sql
+from psycopg2.extensions import make_dsn
 
 from mailsvc.store.cells.account_place import Found
-from tests.chaos import cells
-from tests.chaos.citus_nodes import CellServer, Cluster, missing
+from mailsvc.store.cells.nodes import Cluster as Cells
+from tests.chaos import cells, links
+from tests.chaos.citus_nodes import CellServer, Cluster, Node, missing
 from tests.chaos.cluster import place
+from tests.chaos.experiments import _all
+from tests.chaos.ground import ground, sink
+from tests.chaos.networks import can_cut
 from tests.citus import is_citus
 from tests.end_to_end.rig import PROJECT, toml
 
@@ -50,6 +59,23 @@ def test_a_stopped_node_delays_its_own_cells_alone() -> None:
 def test_an_account_is_moved_under_load_and_the_command_killed_at_each_step() -> None:
     figures = cells.moved_account(50, 1)
     assert (figures.lost, figures.duplicates) == (0, 0)
+
+
+@pytest.fixture
+def networks() -> None:
+    if not can_cut():
+        pytest.skip("Networks cannot be created here: that needs root and iproute2.")
+
+
+@pytest.mark.usefixtures("networks")
+def test_a_cell_does_everything_while_the_link_to_the_coordinator_is_cut() -> None:
+    figures = links.without_coordinator(30, 0)
+    assert (figures.lost, figures.duplicates) == (0, 0)
+
+
+@pytest.mark.usefixtures("networks")
+def test_a_daemon_survives_a_cut_link_to_its_node() -> None:
+    assert links.without_node(100, (3,)).lost == 0
 
 
 @pytest.fixture
@@ -131,3 +157,60 @@ def test_a_command_moves_an_account_and_undoes_a_move(cluster: Cluster, tmp_path
     assert [action for (action,) in entries][-2:] == ["account moved", "account moved"]
     log = CellServer(cluster, "red").node().query("SELECT action FROM red.audit_entries WHERE account_id <> %s ORDER BY seq", [account])
     assert [action for (action,) in log if action.startswith("account mov")] == ["account move undone", "account moving", "account moved"]
+
+
+TABLES = """
+SELECT c.oid, n.nspname, c.relname, pg_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'm')
+"""
+
+
+def tables_with(node: Node, words: Collection[str]) -> set[str]:
+    """The tables of all databases and schemas of this node that have a row with one of the words, as text or as bytes."""
+    texts = [f"%{form}%" for word in words for form in (word, word.encode().hex())]
+    found = set()
+    for (database,) in node.query("SELECT datname FROM pg_database WHERE datallowconn"):
+        connection = psycopg2.connect(make_dsn(node.dsn, dbname=database, options="-c citus.override_table_visibility=off"))
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute("SELECT to_regclass('pg_dist_partition') IS NOT NULL")
+                cursor.execute("SELECT logicalrelid::oid FROM pg_dist_partition" if cursor.fetchone()[0] else "SELECT 0")
+                distributed = {oid for (oid,) in cursor.fetchall()}
+                cursor.execute(TABLES)
+                for oid, schema, name, size in cursor.fetchall():
+                    if oid in distributed:  # Citus would read its rows from the node that has them; they are in a table `NAME_NUMBER` there
+                        assert size == 0, f"{schema}.{name} on {node.address}"
+                        continue
+                    counting = sql.SQL("SELECT count(*) FROM {} t WHERE t::text ILIKE ANY (%s)").format(sql.Identifier(schema, name))
+                    cursor.execute(counting, (texts,))
+                    if cursor.fetchone()[0]:
+                        found.add(f"{schema}.{name}")
+        finally:
+            connection.close()
+    return found
+
+
+def test_the_data_of_a_pinned_account_is_on_the_nodes_of_its_region_alone(cluster: Cluster) -> None:
+    ours, other = cluster.workers
+    regions = {f"127.0.0.1:{ours.port}": "eu-west-1", f"127.0.0.1:{other.port}": "us-east-1"}
+    for cell, region in (("eu_1", "eu-west-1"), ("us_1", "us-east-1")):
+        Cells(cluster.url, regions).create(cell, region)
+    word = f"word{secrets.token_hex(8)}"
+    with sink() as target, ground(CellServer(cluster, "eu_1")) as here:
+        daemon = here.daemon({**_all(target.port), "": {"region": "eu-west-1"}, "database": {"cell": "eu_1", "node_regions": regions}})
+        daemon.command("account", "region", "Development", "eu-west-1")
+        daemon.command("account", "region", "Development", "--pin")
+        email = {"from": f"shop@{daemon.facts['domain']}", "subject": f"Order {word}", "text": f"Thanks, {word}."}
+        ids = [daemon.call("POST", "/emails", {**email, "to": f"{word}-{number}@example.net"}).body["id"] for number in range(3)]
+        contact = daemon.call("POST", "/contacts", {"email": f"{word}@example.net", "first_name": word})
+        assert contact.status == 201, contact
+        for each in ids:
+            daemon.until(f"/emails/{each}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivered")
+        status, printed = daemon.command_fails("cell", "move", "eu_1", "--to", f"127.0.0.1:{other.port}")
+        assert status == 1
+        assert "is not in eu-west-1" in printed
+    words = [word, *ids, contact.body["id"]]
+    for away in (cluster.coordinator, other):
+        assert tables_with(away, words) == set()
+    kept = {re.sub(r"(_\d+)+\Z", "", name) for name in tables_with(ours, words)}  # without the day and the number
+    assert {"eu_1.emails", "eu_1.contacts"} <= kept, kept

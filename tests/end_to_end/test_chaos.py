@@ -14,6 +14,7 @@ import pytest
 from tests.chaos import broadcasts, commands, databases, experiments, takeovers
 from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
+from tests.chaos.patroni import INSTALLED
 
 pytestmark = pytest.mark.slow
 needs_sink = pytest.mark.skipif(
@@ -31,6 +32,7 @@ def beside() -> Iterator[dict[str, Future[Figures]]]:
             "T15": threads.submit(databases.killed_backends, 100, 6),
             "T23": threads.submit(takeovers.standby, 100),
             "T28": threads.submit(takeovers.fallen_behind, 20),
+            **({"T33": threads.submit(takeovers.promoted, 100)} if INSTALLED else {}),
         }
 
 
@@ -83,6 +85,11 @@ def test_a_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
 def test_an_asynchronous_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
     figures = beside["T28"].result(180)
     assert (figures.lost, figures.duplicates) == (0, takeovers.DEFERRED)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="Patroni, etcd and Postgres 15 are not here (Debian: patroni, etcd-server, postgresql-15)")
+def test_patroni_promotes_the_standby(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T33"].result(240).lost == 0
 
 
 def test_a_broadcast_while_the_daemon_and_postgres_are_killed() -> None:

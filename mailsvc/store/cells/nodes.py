@@ -18,12 +18,12 @@ from mailsvc.store.cells.views import NotHere, find, suit
 from mailsvc.store.postgres.cells import Address, at
 from mailsvc.store.postgres.migrate import create_tables
 from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
+from mailsvc.store.postgres.targets import bounded
 
 T = TypeVar("T")
 ASKED = 32  # nodes at once
 TRIES = 5
 PAUSE = 1.0  # seconds between two tries
-PATIENCE = 10  # seconds until a node counts as unreachable
 SESSION = "-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0"
 _NODES = """
 SELECT nodename, nodeport, groupid = 0, shouldhaveshards AND isactive FROM pg_dist_node WHERE noderole = 'primary' ORDER BY groupid
@@ -225,7 +225,7 @@ def _at_once(ask: Callable[[Address], T], nodes: Collection[Address]) -> list[T]
 
 def _connect(dsn: str, options: str = SESSION) -> extensions.connection:
     try:
-        connection = psycopg2.connect(dsn, connect_timeout=PATIENCE, options=options)
+        connection = psycopg2.connect(bounded(dsn), options=options)
     except psycopg2.OperationalError as error:
         raise Unreachable(" ".join(str(error).split())) from None
     connection.autocommit = True

@@ -11,6 +11,7 @@ from psycopg2 import sql
 
 from mailsvc.store.cells import account_changes
 from mailsvc.store.postgres.cells import PLACE, Place, direct_schema, directly, through_citus
+from mailsvc.store.postgres.targets import bounded
 
 LOCK = 0x63656C6C  # "cell"
 POSITIONED = ("broadcast_recipients", "fresh_events", "queue", "suppressions", "webhook_outbox")  # tables whose rows are found by `ctid`
@@ -60,7 +61,7 @@ class NotHere(Exception):
 
 def find(dsn: str, cell: str) -> Place:
     """Where the cell is. Raises NotHere if there is none with tables."""
-    connection = psycopg2.connect(dsn)
+    connection = psycopg2.connect(bounded(dsn))
     try:
         with connection, connection.cursor() as cursor:
             cursor.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'")
@@ -75,7 +76,7 @@ def find(dsn: str, cell: str) -> Place:
 
 def attach(dsn: str, cell: str) -> list[str]:
     """Create the views that are missing or out of date, on the node that holds the cell. Returns their names."""
-    connection = psycopg2.connect(directly(dsn, cell))
+    connection = psycopg2.connect(bounded(directly(dsn, cell)))
     try:
         with connection, connection.cursor() as cursor:
             cursor.execute(_SESSION, (LOCK,))
@@ -100,7 +101,7 @@ def attach(dsn: str, cell: str) -> list[str]:
 
 def suit(coordinator: str, cell: str) -> list[str]:
     """Change tables that could not be moved, on the coordinator. Returns their names."""
-    connection = psycopg2.connect(through_citus(coordinator, cell))
+    connection = psycopg2.connect(bounded(through_citus(coordinator, cell)))
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:

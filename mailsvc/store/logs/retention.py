@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 import attrs
@@ -26,6 +27,8 @@ LOCK = 0x6B656570  # "keep": one sweep at a time in the whole installation
 BATCH = 500  # rows by which an account's own are deleted
 BATCHES = 400  # of these for one table and account in one sweep; the rest is for the next
 PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
+
+_ALONE = "SELECT pg_try_advisory_xact_lock(%s)"
 
 # What may still wait, by the column that says of what.
 _QUEUE = "SELECT FROM queue w WHERE w.email_id {is_it}"
@@ -153,7 +156,7 @@ class Retention:
         held = f"SELECT {waits or 'false'}"
 
         async def end(tx: Transaction) -> list[str]:
-            if not (await tx.rows("SELECT pg_try_advisory_xact_lock(%s)", (LOCK,)))[0][0]:
+            if not (await tx.rows(_ALONE, (LOCK,)))[0][0]:
                 return []
             places: dict[str, str] = dict(await tx.rows(PLACES_IN_CELL if self._in_cell else PLACES, ([*kind.drops, *names],)))
             there = [name for name in names if name in places]
@@ -171,10 +174,17 @@ class Retention:
             return there
 
         ended = await self.pool.transact(end)
-        if ended and kind.drops and self._in_cell:  # by the coordinator, which does not share the transaction
+        return await self.pool.transact(partial(self._drop, names=ended)) if ended and kind.drops and self._in_cell else ended
+
+    async def _drop(self, tx: Transaction, names: Sequence[str]) -> list[str]:
+        """In a cell, have the coordinator drop empty partitions. It does not share the transaction, which only keeps other sweeps out."""
+        if not (await tx.rows(_ALONE, (LOCK,)))[0][0]:
+            return []
+        there = [name for name, _ in await tx.rows(PLACES_IN_CELL, (list(names),))]
+        if there:
             async with changing_schema(self.pool) as changing:
-                await changing.run(f"{PATIENCE}; DROP TABLE IF EXISTS {', '.join(ended)}")
-        return ended
+                await changing.run(f"{PATIENCE}; DROP TABLE IF EXISTS {', '.join(there)}")
+        return there
 
     async def _delete(self, account_id: UUID, kind: Kind, table: str, before: UUID) -> int:
         waits = " ".join(f"AND NOT EXISTS ({each.format(is_it=f'= t.{kind.key}')})" for each in kind.waits)

@@ -21,6 +21,7 @@ from psycopg2.extensions import parse_dsn
 
 from mailsvc.store.cells.views import attach, find, suit
 from mailsvc.store.postgres.cells import at, cell_of, through_citus
+from mailsvc.store.postgres.targets import bounded
 
 SOURCE = "package:mailsvc.store:migrations"
 LOCK = 0x6D61696C737663  # "mailsvc"
@@ -179,7 +180,7 @@ def _connect(dsn: str) -> Any:
                 "operation": operation,
             }
 
-    arguments = parse_dsn(dsn)
+    arguments = parse_dsn(bounded(dsn))
     options = f"{arguments.get('options', '')} -c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout=0 -c TimeZone=UTC".strip()
     arguments |= {"options": options, "application_name": "mailsvc migrate"}
     database = arguments.pop("dbname", "")

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from mailsvc.store.postgres import targets
 from mailsvc.store.postgres.backoff import Backoff
 from mailsvc.store.postgres.connection import Connection
 from mailsvc.store.postgres.errors import OutOfResources, StoreError, Unavailable
+from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
@@ -337,6 +339,17 @@ async def test_the_error_names_the_problem_of_each_host(silent: int) -> None:
             )
     assert f"127.0.0.1 port {silent}: The database did not answer within 2 s." in str(raised.value)
     assert f"127.0.0.1 port {refusing}: " in str(raised.value)
+
+
+def test_migrations_give_up_a_silent_server_and_use_the_next(database: str, monkeypatch: pytest.MonkeyPatch, silent: int) -> None:
+    monkeypatch.setattr(targets, "CONNECT_SECONDS", 2.0)
+    known = parse_dsn(database)
+    both = make_dsn(database, host=f"127.0.0.1,{known['host']}", port=f"{silent},{known.get('port', 5432)}")
+    assert ThreadPoolExecutor(1).submit(migrate, both).result(30) == []
+
+
+def test_the_dsn_can_say_how_long_a_server_is_waited_for() -> None:
+    assert parse_dsn(targets.bounded("postgresql://one,two/mail?connect_timeout=3"))["connect_timeout"] == "3"
 
 
 @pytest_twisted.ensureDeferred
