@@ -34,11 +34,8 @@ FACTS = Prepared(
     """
     SELECT account_id, email_id, e.domain_id, e.broadcast_id, v.at, coalesce(h.count, 0), to_jsonb(e.recipients),
         (SELECT to_jsonb(a.minimize) FROM accounts a WHERE a.id = k.account_id)
-    FROM unnest($1, $2) AS k(account_id, email_id)
-    CROSS JOIN LATERAL (
-        SELECT domain_id, broadcast_id, recipients FROM emails m
-        WHERE m.account_id = k.account_id AND m.email_id = k.email_id
-        AND NOT EXISTS (SELECT FROM account_moves l WHERE l.account_id = k.account_id AND l.phase = 'left') OFFSET 0
+    FROM unnest($1, $2) AS k(account_id, email_id) CROSS JOIN LATERAL (
+        SELECT domain_id, broadcast_id, recipients FROM emails m WHERE m.account_id = k.account_id AND m.email_id = k.email_id OFFSET 0
     ) e
     CROSS JOIN LATERAL (
         SELECT min(at) AS at FROM events n WHERE n.account_id = k.account_id AND n.email_id = k.email_id AND n.type = 'email.delivered'
@@ -47,6 +44,7 @@ FACTS = Prepared(
         SELECT sum(count)::bigint AS count FROM hits g
         WHERE g.account_id = k.account_id AND g.email_id = k.email_id AND g.kind IN ('opened', 'clicked')
     ) h
+    WHERE NOT EXISTS (SELECT FROM account_moves l WHERE l.account_id = k.account_id AND l.phase = 'left')
     """,
     PLAN_ONCE_BY_INDEX,
 )
