@@ -15,7 +15,7 @@ SECONDS = 600  # for one command
 
 def make_base(file: Path) -> None:
     """Writes the files of a clean root as a tar archive."""
-    packages = ("--quiet", "--variant=minbase", "--include=ca-certificates,openssl,iproute2")
+    packages = ("--quiet", "--variant=minbase", "--include=ca-certificates,openssl,iproute2,netbase")
     subprocess.run(["mmdebstrap", *packages, "bookworm", file, "http://deb.debian.org/debian"], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -88,10 +88,10 @@ class Root:
         return done.stdout + done.stderr if status else done.stdout
 
     def end(self) -> None:
-        for pid in [*map(int, filter(str.isdigit, os.listdir("/proc")))]:
+        for process in [each for each in Path("/proc").iterdir() if each.name.isdigit()]:
             try:
-                if Path(os.readlink(f"/proc/{pid}/root")) == self.path:
-                    os.kill(pid, 9)
+                if (process / "root").readlink() == self.path:
+                    os.kill(int(process.name), 9)
             except OSError:
                 continue
         for each in (*self.processes, self.network):
