@@ -1,6 +1,7 @@
 """The `mailsvc` command, for operators. Results go to standard output, messages to standard error.
 
-Exit status: 0 success, 1 failure (with a message), 2 wrong usage, 141 if standard output was closed (`| head`). The commands about what customers have: customers/.
+Exit status: 0 success, 1 failure (with a message), 2 wrong usage, 141 if standard output was closed (`| head`). The commands about what
+customers have: customers/.
 """
 
 from __future__ import annotations
