@@ -19,7 +19,7 @@ SITE = mailsvc/http/docs_site.zip
 # The last file that etc/packages installs.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test test-slow lint bench bounces chaos scale docs full ci-contract wheel deb try-deb try-image try-upgrade try-guide
+.PHONY: run test test-slow lint bench bounces chaos scale docs full ci-contract wheel deb try-deb try-image try-upgrade try-guide try-readme
 .SILENT:
 .NOTPARALLEL:
 
@@ -100,6 +100,11 @@ try-deb: deb
 # verified through bind9. Minutes, as root, with mmdebstrap and a mirror of Debian.
 try-guide: deb wheel
 	etc/guide/try "$$(ls -t dist/mailsvc_*.deb | head -n 1)" "$$(ls -t dist/mailsvc-*.whl | head -n 1)"
+
+# Follows README.md and the tutorial in a clean Debian 12 root, as a new user does, with the lines as they are written in the last commit.
+# Minutes, as root, with mmdebstrap, a mirror of Debian and package registries. The ports of `make run` must be free.
+try-readme:
+	etc/guide/try-readme
 
 # A rolling upgrade under load, and back, between two releases: the one that is checked out, and that of the commit EARLIER, by default the
 # last one whose database has fewer migrations.

@@ -78,8 +78,7 @@ def domain_list(settings: Settings, account: str | None, as_json: bool) -> None:
                     checks = {"trusted": one.trusted, "next_check_at": one.next_check_at}
                     shown.append({"account_id": owner.id, "account": owner.name, **views.brief(one, views.iso), **checks})
                     continue
-                status = f"{one.status}{' (trusted)' if one.trusted else ''}"
-                click.echo(f"{one.name}\t{status}\t{one.region}\t{owner.name}\t{_time(one.next_check_at)}")
+                click.echo(f"{one.name}\t{one.shown_status}\t{one.region}\t{owner.name}\t{_time(one.next_check_at)}")
         if as_json:
             print_json(shown)
 
@@ -100,7 +99,7 @@ def domain_show(settings: Settings, name: str, account: str | None, as_json: boo
             print_json(await _json(customers, found))
             return
         owner = await customers.accounts.get(found.account_id)
-        for line in report(found, Findings(found.records, found.advice)):
+        for line in report(found, Findings(found.records, found.advice), found.shown_status):
             click.echo(line)
         click.echo(f"\naccount     {'-' if owner is None else owner.name}\nregion      {found.region}\nID          {found.id}")
         click.echo(f"signs with  {' and '.join(found.signs_with)}")
@@ -337,10 +336,10 @@ async def _print_records(customers: Customers, domain: Domain, only: Sequence[Dk
             click.echo(in_zone_file(record))
 
 
-def report(domain: Domain, findings: Findings) -> Iterator[str]:
-    """Formats the result of a check."""
+def report(domain: Domain, findings: Findings, status: str | None = None) -> Iterator[str]:
+    """Formats the result of a check. `status`: instead of that of the checks."""
     shown = names.shown(domain.name)
-    yield f"{shown}: {domain.status}" if domain.account_id.int else shown
+    yield f"{shown}: {status or domain.status}" if domain.account_id.int else shown
     warning = names.look_alike(domain.name)
     if warning is not None:
         yield f"  {warning}"

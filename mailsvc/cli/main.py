@@ -1,12 +1,12 @@
 """The `mailsvc` command, for operators. Results go to standard output, messages to standard error.
 
-Exit status: 0 success, 1 failure (with a message), 2 wrong usage. The commands about what customers have: customers/.
+Exit status: 0 success, 1 failure (with a message), 2 wrong usage, 141 if standard output was closed (`| head`). The commands about what
+customers have: customers/.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -60,13 +60,18 @@ from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.audit import by_operator
 
-_HELP = "mailsvc.cli.help"  # the key in the context's meta: whether help is asked for
+_RUNS = "mailsvc.cli.runs"  # the key in the context's meta: whether a command runs, and not only its help or an error about usage is shown
 
 
 class _Commands(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:
-        ctx.meta[_HELP] = "--help" in ctx.args
-        return super().invoke(ctx)
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        words = iter(rest)
+        found = command
+        while isinstance(found, click.Group):
+            found = found.get_command(ctx, next(words, ""))
+        ctx.meta[_RUNS] = found is not None and "--help" not in rest
+        return name, command, rest
 
 
 @click.group(cls=_Commands)
@@ -80,7 +85,7 @@ def main(context: click.Context, config: Path) -> None:
     try:
         context.obj = loading.load(config)
     except SettingsError as error:
-        if not context.meta[_HELP]:
+        if context.meta[_RUNS]:
             raise click.ClickException(str(error)) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,6 +24,8 @@ log = Logger()
 
 Work = Callable[[Customers], Awaitable[None]]
 DatabaseWork = Callable[[Database, Any], Awaitable[None]]
+
+OUTPUT_CLOSED = 141  # what a shell reports of a program that SIGPIPE ended
 
 
 def run(settings: Settings, work: Work) -> None:
@@ -56,6 +59,10 @@ async def with_database(reactor: Any, settings: Settings, work: DatabaseWork, *,
 async def _reported(work: Callable[[Any], Awaitable[None]], reactor: Any) -> None:
     try:
         await work(reactor)
+    except BrokenPipeError:
+        # Whoever read standard output has enough (`| head`). What is still in the buffer has to go somewhere when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(OUTPUT_CLOSED) from None
     except Exception as error:
         message = str(error) if isinstance(error, Refused) else explain(error)
         if message is None:

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import psycopg2
 import pytest
+from click.testing import CliRunner
 from psycopg2.extensions import make_dsn
 
+from mailsvc.cli.main import main
 from mailsvc.store.encryption import key_file
 from mailsvc.store.ids import uuid7
 
@@ -36,16 +39,25 @@ class Command:
             f"[domains]\nallow_trust = {str(allow_trust).lower()}\n"
         )
 
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from mailsvc.cli.main import main; main()", "--config", str(self.config), *words],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def __call__(self, *words: str, closed: bool = False) -> subprocess.CompletedProcess[str]:
+        """`closed`: nobody reads standard output."""
+        reader, writer = os.pipe() if closed else (subprocess.DEVNULL, subprocess.PIPE)
+        if closed:
+            os.close(reader)
+        try:
+            return subprocess.run(
+                [sys.executable, "-c", "from mailsvc.cli.main import main; main()", "--config", str(self.config), *words],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            if closed:
+                os.close(writer)
 
     def prints(self, *words: str) -> str:
         done = self(*words)
@@ -126,6 +138,24 @@ def test_a_wrong_command_or_setting_is_reported(mailsvc: Command) -> None:
     mailsvc.config.unlink()
     assert "cannot be read: No such file or directory." in mailsvc.refuses("account", "create", "x")
     assert "Create an account." in mailsvc.prints("account", "create", "--help")
+
+
+def test_groups_of_commands_show_their_help_without_settings(tmp_path: Path) -> None:
+    def printed(*words: str) -> str:
+        return CliRunner().invoke(main, ["--config", str(tmp_path / "none.toml"), *words]).output
+
+    for group in [name for name, command in main.commands.items() if isinstance(command, click.Group)]:
+        shown = printed(group)
+        assert f"{group} [OPTIONS] COMMAND" in shown and "cannot be read" not in shown, shown
+    assert "No such command 'creat'" in printed("account", "creat")
+    assert "cannot be read: No such file or directory." in printed("account", "list")
+
+
+def test_a_closed_output_ends_a_command_silently(mailsvc: Command) -> None:
+    mailsvc.prints("domain", "add", "example.com", "--account", mailsvc.prints("account", "create", "One"))
+    for words in (("domain", "show", "example.com"), ("domain", "show", "example.com", "--json")):
+        done = mailsvc(*words, closed=True)
+        assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_an_unreachable_database_is_reported_without_secrets(mailsvc: Command) -> None:

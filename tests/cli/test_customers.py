@@ -176,6 +176,11 @@ async def test_domains_are_shown_listed_and_deleted(mailsvc: InProcess) -> None:
     assert {record["type"] for record in found["records"]} >= {"MX", "TXT"}
     [listed] = (await mailsvc.prints("domain", "list", "--json")).json
     assert (listed["account"], listed["name"]) == ("One", "a.example")
+    await mailsvc.prints("domain", "trust", "a.example", "--account", "One")
+    assert (await mailsvc.prints("domain", "show", "a.example")).lines[0] == "a.example: trusted"
+    assert (await mailsvc.prints("domain", "list")).lines[0].startswith("a.example\ttrusted\t")
+    found = (await mailsvc.prints("domain", "show", "a.example", "--json")).json
+    assert (found["status"], found["trusted"]) == ("not_started", True)
 
     assert "Aborted!" in (await mailsvc("domain", "delete", "a.example")).messages
     deleted = (await mailsvc.prints("domain", "delete", "a.example", "--yes", "--json")).json

@@ -26,12 +26,6 @@ INSTALLED = ("-o", ".venv/.installed", "-o", "mailsvc/dashboard/static/packages/
 SETTINGS = "etc/development.toml"
 
 
-def blocks(page: str) -> list[str]:
-    """The indented blocks of a page, without their indentation."""
-    found = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", (PROJECT / page).read_text("utf-8"), re.MULTILINE)
-    return [re.sub(r"^ {4}", "", each, flags=re.MULTILINE).strip("\n") for each in found]
-
-
 def busy(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

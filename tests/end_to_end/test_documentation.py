@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from etc.guide import pages
 from tests.end_to_end.clients.node import environment
 from tests.end_to_end.rig import PROJECT, Daemon, eventually, free_port
 
@@ -62,7 +63,7 @@ def variables(daemon: Daemon) -> dict[str, str]:
 
 
 def programs(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / f"{page}.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return pages.programs((DOCS / f"{page}.md").read_text("utf-8"), language)
 
 
 def run(command: list[str], variables: Mapping[str, str], folder: Path, text: str | None = None) -> str:
@@ -90,7 +91,7 @@ def arrived(daemon: Daemon, subject: str, count: int = 1) -> list[dict[str, Any]
 
 def test_every_program_of_the_guides_is_run_or_read() -> None:
     written = {
-        page.relative_to(DOCS).with_suffix("").as_posix(): {*re.findall(r"^```(\w+)$", page.read_text("utf-8"), re.MULTILINE)}
+        page.relative_to(DOCS).with_suffix("").as_posix(): {language for language, _ in pages.fenced(page.read_text("utf-8"))}
         for folder in ("tutorial", "how-to")
         for page in (DOCS / folder).glob("*.md")
     }

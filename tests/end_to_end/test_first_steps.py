@@ -1,7 +1,7 @@
 """The commands of README.md, and those of the tutorial that need `make run`, as they are written.
 
 A port that is busy on this machine is replaced by another one. `ms_…`, ID and ACCOUNT are what a reader puts there. Not run here:
-`make test`, which runs this, and `make wheel` with its `pip install` (test_install).
+`make test`, which runs this, and `make wheel` with its `pip install` (test_install). `make try-readme` runs all pages in a clean Debian 12.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.first_server import INSTALLED, FirstServer, blocks, environment, run, with_free_ports
+from etc.guide.pages import bare, blocks, programs
+from tests.end_to_end.first_server import INSTALLED, FirstServer, environment, run, with_free_ports
 from tests.end_to_end.rig import PROJECT, eventually, free_port, toml
 
-TWO_COMMANDS, READ_INBOX, LIBRARY, PATH_OF_AN_EMAIL, SWAKS, PRODUCTION = blocks("README.md")  # each block is run, but the diagram
+README = (PROJECT / "README.md").read_text("utf-8")
+TWO_COMMANDS, READ_INBOX, LIBRARY, PATH_OF_AN_EMAIL, SWAKS, PRODUCTION = blocks(README)  # each block is run, but the diagram
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
 def code(page: str, language: str) -> list[str]:
-    text = (PROJECT / f"docs/tutorial/{page}.md").read_text("utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return programs((PROJECT / f"docs/tutorial/{page}.md").read_text("utf-8"), language)
 
 
 RUN, VARIABLES = code("first-email", "console")
@@ -122,7 +123,8 @@ def test_ctrl_c_stops_the_server_and_the_next_start_finds_everything(server: Fir
 @pytest.mark.slow
 def test_in_production(tmp_path: Path, database: str) -> None:
     """With a settings file as etc/mailsvc.toml explains it."""
-    wheel, *commands, start = re.sub(r" +# .*$", "", PRODUCTION, flags=re.MULTILINE).splitlines()
+    venv, activate, wheel, *commands, start = bare(PRODUCTION).splitlines()
+    assert (venv, activate) == ("python3 -m venv ~/venv", ". ~/venv/bin/activate")
     assert wheel == "make wheel && pip install dist/mailsvc-*.whl"
     listen, control = free_port(), Path(f"/tmp/mailsvc-{os.getpid()}.sock")
     settings: dict[str, dict[str, object]] = {
