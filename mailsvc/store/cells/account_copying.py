@@ -15,7 +15,6 @@ from uuid import UUID
 import attrs
 import psycopg2
 from psycopg2 import sql
-from psycopg2.extensions import make_dsn
 
 from mailsvc.store.account_data.inserting import DAYS
 from mailsvc.store.cells import account_changes
@@ -24,15 +23,13 @@ from mailsvc.store.cells.views import attach, find
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.cells import at, directly, through_citus
+from mailsvc.store.postgres.targets import bounded
 
 CHANGES = 2000  # that are applied at once
-PATIENCE = 10  # seconds until a node counts as unreachable
 _SESSION = """
 SET statement_timeout = 600000; SET lock_timeout = 5000; SET idle_in_transaction_session_timeout = 0; SET TimeZone = 'UTC';
 SET citus.enable_ddl_propagation = off; SET citus.override_table_visibility = off
 """
-# A server that is silent for half a minute is given up.
-_SILENT = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 # One that Citus has moved has other placements.
 _PLACEMENT = """
 SELECT p.placementid FROM pg_dist_placement p JOIN pg_dist_shard s ON s.shardid = p.shardid
@@ -88,7 +85,7 @@ class Side:
         missing = sorted(set(days) - self._days)
         if missing:
             place = find(self.url, self.cell)
-            connection = psycopg2.connect(_patient(through_citus(at(self.url, place.coordinator), self.cell)))
+            connection = psycopg2.connect(bounded(through_citus(at(self.url, place.coordinator), self.cell)))
             try:
                 for day in missing:
                     partitions.create_day(connection, day)
@@ -99,14 +96,10 @@ class Side:
 
 def connect(url: str, cell: str) -> Any:
     """A connection to the node of a cell, which works on its tables directly."""
-    connection = psycopg2.connect(_patient(at(directly(url, cell), find(url, cell).node)))
+    connection = psycopg2.connect(bounded(at(directly(url, cell), find(url, cell).node)))
     with connection, connection.cursor() as cursor:
         cursor.execute(_SESSION)
     return connection
-
-
-def _patient(dsn: str) -> str:
-    return str(make_dsn(dsn, connect_timeout=PATIENCE, **_SILENT))
 
 
 def placement(cursor: Any, cell: str) -> int:
