@@ -1,7 +1,7 @@
 """Builds two releases of mailsvc from two tags, each as a wheel in an environment of its own.
 
-The tags are set in a copy of the repository: the earlier one on MAILSVC_TEST_EARLIER, or on the last commit whose database has some of
-today's migrations and no others. What both need comes from the environment that runs the tests.
+The tags are set in a copy of the repository: the earlier one on MAILSVC_TEST_EARLIER, or on the commit before the one that brought the
+last migrations. What both need comes from the environment that runs the tests.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ def run(*command: str | Path, folder: Path = PROJECT) -> str:
 
 
 def earlier() -> str | None:
-    """The commit of the earlier release; None if the history is not there, as in a shallow clone."""
+    """The commit of the earlier release; None if the history is not there, as in a shallow clone.
+
+    It is the newest that has some of today's migrations and no others: the commit that brought its last one may be the first of several
+    that only work together.
+    """
     if given := os.environ.get("MAILSVC_TEST_EARLIER"):
         return run("git", "rev-parse", "--verify", f"{given}^{{commit}}")
     now = migrations("HEAD")
-    for commit in run("git", "rev-list", "HEAD", "--", "mailsvc/store/migrations").splitlines():
-        if migrations(commit) < now:
-            return commit
+    for change in run("git", "rev-list", "--first-parent", "HEAD", "--", "mailsvc/store/migrations").splitlines():
+        before = run("git", "rev-list", "--first-parent", "--skip=1", "--max-count=1", change)
+        if before and migrations(before) < now:
+            return before
     return None
 
 
