@@ -51,7 +51,7 @@ def python(call: Call) -> str:
     headers = ", ".join(call.headers('"Authorization": f"Bearer {os.environ[\'API_KEY\']}"', '"Content-Type": "application/json"'))
     arguments = [f'os.environ["BASE_URL"] + "{call.path}"', f'method="{call.method}"']
     arguments += [f"headers={{{headers}}}"] if headers else []
-    arguments += [f"data=json.dumps({_literal(call.body, '    ')}).encode()"] if call.body is not None else []
+    arguments += [f"data=json.dumps({_literal(call.body, '    ', _python_scalar)}).encode()"] if call.body is not None else []
     imports = ["import json"] * (call.body is not None) + ["import os", "import urllib.request"]
     request = "".join(f"    {each},\n" for each in arguments)
     return (
@@ -60,14 +60,18 @@ def python(call: Call) -> str:
     )
 
 
-def _literal(value: Any, indent: str) -> str:
-    """A JSON value in the syntax of Python."""
+def _literal(value: Any, indent: str, scalar: Callable[[Any], str]) -> str:
+    """A JSON value in the syntax of a language that writes objects and lists as JSON does, and everything else as `scalar` does."""
     deeper = indent + "    "
     if isinstance(value, Mapping) and value:
-        inside = "".join(f"{deeper}{_literal(name, '')}: {_literal(each, deeper)},\n" for name, each in value.items())
+        inside = "".join(f"{deeper}{scalar(name)}: {_literal(each, deeper, scalar)},\n" for name, each in value.items())
         return f"{{\n{inside}{indent}}}"
     if isinstance(value, list) and value:
-        return "[\n" + "".join(f"{deeper}{_literal(each, deeper)},\n" for each in value) + f"{indent}]"
+        return "[\n" + "".join(f"{deeper}{_literal(each, deeper, scalar)},\n" for each in value) + f"{indent}]"
+    return scalar(value)
+
+
+def _python_scalar(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
@@ -124,14 +128,22 @@ def rust(call: Call) -> str:
     base, key = '    let base = std::env::var("BASE_URL")?;', '    let key = std::env::var("API_KEY")?;'
     steps = [f'.{call.method.lower()}(format!("{{base}}{call.path}"))', *[".bearer_auth(key)"] * call.key]
     if call.body is not None:
-        steps += ['.header("Content-Type", "application/json")', f'.body(r##"{call.json}"##)']
+        steps.append(f".json(&serde_json::json!({_literal(call.body, ' ' * 8, _rust_scalar)}))")
     chain = "".join(f"\n        {step}" for step in [*steps, ".send()?"])
-    lines = [
-        '// Needs the crate reqwest 0.12 with its feature "blocking".',
-        "fn main() -> Result<(), Box<dyn std::error::Error>> {",
-    ]
+    needs = 'the crate reqwest with its feature "blocking"'
+    if call.body is not None:
+        needs = 'the crates serde_json and reqwest, the latter with its features "blocking" and "json"'
+    lines = [f"// Needs {needs}.", "fn main() -> Result<(), Box<dyn std::error::Error>> {"]
     lines += [base, *[key] * call.key, f"    let response = reqwest::blocking::Client::new(){chain};"]
     return "\n".join([*lines, '    println!("{} {}", response.status(), response.text()?);', "    Ok(())", "}"])
+
+
+def _rust_scalar(value: Any) -> str:
+    """A string, number or similar. Rust and JSON escape control characters differently."""
+    text = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str) or not any(sign < " " for sign in value):
+        return text
+    return '"' + "".join(f"\\u{{{ord(sign):x}}}" if sign < " " else json.dumps(sign, ensure_ascii=False)[1:-1] for sign in value) + '"'
 
 
 def dotnet(call: Call) -> str:
