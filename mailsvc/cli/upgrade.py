@@ -50,7 +50,7 @@ def upgrade(context: click.Context, check: bool) -> None:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    yield f"mailsvc {__version__}: {len(plan.pending)} migrations to apply."
+    yield f"mailsvc {__version__}: {len(plan.pending)} migration{'' if len(plan.pending) == 1 else 's'} to apply."
     for each in plan.pending:
         yield f"{each.name}: {each.summary}"
         yield from (f"    {step.does} {step.table} ({size(step.size)}): blocks {step.blocks} {_duration(step)}" for step in each.steps)

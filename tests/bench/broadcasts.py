@@ -274,7 +274,7 @@ def _sizes(dsn: str, before: dict[str, int], count: int) -> None:
     for name, size in sorted(grown.items(), key=lambda each: -each[1]):
         if size > 2 * count:
             print(f"{name}: {size / count:,.0f} bytes per recipient")
-    total = sum(grown.values())
+    total = sum(size for size in grown.values() if size > 0)  # a table that shrank lost rows of the batches before
     print(f"together: {total / count:,.0f} bytes per recipient, {total / count / 1000:.2f} GB for 1,000,000")
 
 
