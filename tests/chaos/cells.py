@@ -7,15 +7,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from uuid import UUID
 
-import attrs
 import psycopg2
 
-from mailsvc.store.cells import account_place, nodes
-from mailsvc.store.cells.account_copying import Side
-from mailsvc.store.cells.account_move import AccountMove
-from mailsvc.store.cells.account_place import Found
+from mailsvc.store.cells import nodes
 from mailsvc.store.cells.views import NotHere
 from mailsvc.store.postgres.cells import Address
 from tests.chaos.citus_nodes import CellServer, Cluster
@@ -23,12 +18,10 @@ from tests.chaos.cluster import place
 from tests.chaos.experiments import CONNECTIONS, _all, _finish
 from tests.chaos.ground import Client, Figures, TimedSink, ground, in_background, p95, sink, until
 from tests.chaos.networks import LOOPBACK, Host
-from tests.end_to_end.rig import Answer, Daemon, check_invariants, rows
 
 CELLS = ("red", "blue")
 SLOWER = 1.5  # times by which the mail of one cell may take longer while the server of another stands still
 OR_BY = 0.010  # seconds
-STEPS = ("begun", "recording", "copied", "paused", "drained", "locked", "staged", "leaving", "left")  # of a move of an account
 GAP = 0.1  # seconds between two batches, so that the load lasts as long as the moves
 
 
@@ -173,91 +166,6 @@ def stopped_worker(emails: int) -> Figures:
     assert figures.lost == 0
     figures.seconds = time.monotonic() - began
     return figures
-
-
-def moved_account(emails: int, moves: int) -> Figures:
-    """T36: under load, an account is moved to and fro between two cells. Each time, the command is killed at each step first."""
-    figures, began = Figures("T36 an account is moved"), time.monotonic()
-    with sink() as target, clustered(2) as servers, ground(servers[0]) as here:
-        daemons = []
-        for number, server in enumerate(servers):
-            development = {"domain": f"cell{number}.example.com", "dev_file": str(here.folder / f"daemon{number}" / "dev.json")}
-            daemons.append(here.daemon({**_all(target.port), **server.settings, "development": development}))
-        client, stop, waits = Moving(daemons[0], daemons=daemons), threading.Event(), []
-        account = UUID(daemons[0].facts["account_id"])
-
-        def send() -> None:
-            for number in range(1_000_000):
-                if stop.is_set() and len(client.ids) >= emails:
-                    return
-                started = time.monotonic()
-                client.batch(f"c{number}-{each}@example.net" for each in range(5))
-                waits.append(time.monotonic() - started)
-                stop.wait(GAP)
-
-        sending = in_background(send)
-        until(lambda: len(client.ids) >= 20, 60, "the first emails")
-        for number in range(moves):
-            source, other = (servers[(number + each) % 2] for each in (0, 1))
-            found = Found(account, None, source.cell, other.cell)
-            for step in STEPS:
-                interrupt(source, found, step)
-            account_place.move(nodes.Cluster(source.cluster.url, {}), found, lambda _: None)
-            sent = len(client.ids)
-            until(lambda sent=sent: len(client.ids) > sent + 5, 60, "the acceptance after the move")
-        stop.set()
-        sending.join(120)
-        assert not sending.is_alive()
-        until(lambda: set(client.ids) <= target.ids(), 120, lambda: f"the arrival of {len(set(client.ids) - target.ids())} more")
-        last = servers[moves % 2]
-        until(lambda: not rows(last.dsn, "SELECT 1 FROM queue"), 60, "an empty queue")
-        check_invariants(last.dsn)
-        kept = {email_id for (email_id,) in rows(last.dsn, "SELECT email_id::text FROM emails WHERE account_id = %s", str(account))}
-        [(numbers, highest)] = rows(
-            last.dsn, "SELECT count(DISTINCT sequence), max(sequence) FROM event_log WHERE account_id = %s", account
-        )
-        assert kept == set(client.ids) and numbers == highest, "each email once, and events numbered without gaps"
-        assert not rows(servers[(moves + 1) % 2].dsn, "SELECT 1 FROM emails WHERE account_id = %s", str(account))
-    figures.accepted, figures.delivered = len(client.ids), len(set(client.ids) & target.ids())
-    figures.duplicates, figures.lost = target.duplicates(), len(set(client.ids) - target.ids())
-    figures.notes = {"moves": moves, "kills": moves * len(STEPS), "longest wait": f"{max(waits):.1f} s"}
-    assert (figures.lost, figures.duplicates) == (0, 0)
-    figures.seconds = time.monotonic() - began
-    return figures
-
-
-def interrupt(server: CellServer, found: Found, step: str) -> None:
-    """End a move right after a step, without a chance to clean up."""
-
-    def kill(name: str) -> None:
-        if name == step:
-            raise Killed
-
-    sides = [Side.open(server.cluster.url, cell) for cell in (found.source, found.target)]
-    try:
-        AccountMove(*sides, found.account, moment=kill).run()
-    except Killed:
-        pass
-    finally:
-        for side in sides:
-            side.close()
-
-
-class Killed(BaseException):
-    """Instead of a signal."""
-
-
-@attrs.define
-class Moving(Client):
-    """Goes to the other cell's process when the key is not valid at this one, as a proxy would."""
-
-    daemons: list[Daemon] = attrs.field(factory=list)
-
-    def refuse(self, answer: Answer) -> None:
-        if answer.status not in (401, 403):
-            super().refuse(answer)
-            return
-        self.daemon = self.daemons[1 - self.daemons.index(self.daemon)]
 
 
 def _latencies(client: Client, target: TimedSink, emails: int) -> list[float]:

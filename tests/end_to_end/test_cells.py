@@ -20,7 +20,7 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.store.cells.account_place import Found
 from mailsvc.store.cells.nodes import Cluster as Cells
-from tests.chaos import cells, links
+from tests.chaos import account_moves, cells, links
 from tests.chaos.citus_nodes import CellServer, Cluster, Node, missing
 from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
@@ -57,8 +57,12 @@ def test_a_stopped_node_delays_its_own_cells_alone() -> None:
 
 
 def test_an_account_is_moved_under_load_and_the_command_killed_at_each_step() -> None:
-    figures = cells.moved_account(50, 1)
+    figures = account_moves.moved_account(50, 1)
     assert (figures.lost, figures.duplicates) == (0, 0)
+
+
+def test_nodes_and_daemons_are_killed_while_an_account_is_moved() -> None:
+    assert account_moves.killed_while_moved(50, 4).lost == 0
 
 
 @pytest.fixture
@@ -143,12 +147,12 @@ def test_a_command_moves_an_account_and_undoes_a_move(cluster: Cluster, tmp_path
     assert "Shop is in red already." in mailsvc("cell", "account-move", account, "red", status=1)
     assert "No move of Shop from red to blue was interrupted." in mailsvc("cell", "account-move", "Shop", "blue", "--undo", status=1)
 
-    cells.interrupt(CellServer(cluster, "red"), Found(UUID(account), "Shop", "red", "blue"), "staged")
+    account_moves.interrupt(CellServer(cluster, "red"), Found(UUID(account), "Shop", "red", "blue"), "staged")
     other = next(f"127.0.0.1:{node.port}" for node in cluster.workers if node is not CellServer(cluster, "red").node())
     assert f"Accounts are being moved from or to red: {account}." in mailsvc("cell", "move", "red", "--to", other, status=1)
     assert mailsvc("cell", "account-move", "Shop", "blue", "--undo") == "Shop stays in red.\n"
 
-    cells.interrupt(CellServer(cluster, "red"), Found(UUID(account), "Shop", "red", "blue"), "left")
+    account_moves.interrupt(CellServer(cluster, "red"), Found(UUID(account), "Shop", "red", "blue"), "left")
     assert f"Moved {account} from red to blue. Its number is " in mailsvc("cell", "account-move", account, "blue")
     assert "Shop is in blue already." in mailsvc("cell", "account-move", "Shop", "blue", status=1)
     assert "The processes of blue stood still for" in mailsvc("cell", "account-move", "Shop", "red")
