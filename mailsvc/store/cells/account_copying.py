@@ -28,6 +28,7 @@ from mailsvc.store.postgres.targets import bounded
 CHANGES = 2000  # that are applied at once
 _SESSION = """
 SET statement_timeout = 600000; SET lock_timeout = 5000; SET idle_in_transaction_session_timeout = 0; SET TimeZone = 'UTC';
+SET synchronous_commit = on;
 SET citus.enable_ddl_propagation = off; SET citus.override_table_visibility = off
 """
 # One that Citus has moved has other placements.

@@ -40,8 +40,10 @@ LITTLE = 500  # changes that are left to the switch
 ROUNDS = 1000  # of catching up
 PAUSE = 0.2  # seconds between two looks
 LOCK = 0x6D6F7665  # "move": first key of the advisory lock; the second one is the cell
-# Without an account's ID; of other accounts as well; or, as the log of requests, written for many accounts at once and worth nothing here.
+# Without an account's ID; of other accounts as well; or, as the log of requests, written for many accounts at once and never without one.
 UNGUARDED = {"accounts", "dkim_keys", "domain_history", "erasures", "request_log", *USERS, *KEPT}
+# A process that was killed, or did not wait for a slow statement, no longer holds the cell, but the server completes the statement.
+_WRITERS = f"LOCK TABLE {', '.join((*PASSIVE, *STAGED))} IN SHARE MODE"
 _ALONE = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
 _MIGRATIONS = "SELECT array_agg(migration_id ORDER BY migration_id) FROM _yoyo_migration"
 _ACCOUNT = "SELECT name, pinned, closes_at IS NOT NULL, archive IS NOT NULL FROM accounts WHERE id = %s"
@@ -72,7 +74,8 @@ _DUE = """
 UPDATE queue SET next_at = now() WHERE account_id = %s AND next_at = 'infinity' AND lease IS NULL AND status <> 'scheduled'
 """
 _LEASED = "SELECT count(*) FROM queue WHERE account_id = %s AND lease IS NOT NULL"
-_PHASE = "SELECT phase, cell, finished_at IS NOT NULL FROM account_moves WHERE account_id = %s"
+# Waits for the last commit of a command that was killed: it may still be in progress, for example until a standby confirms it.
+_PHASE = "SELECT phase, cell FROM account_moves WHERE account_id = %s FOR UPDATE"
 _BEGIN = """
 INSERT INTO account_moves (account_id, phase, cell, begun_at) VALUES (%s, %s, %s, now())
 ON CONFLICT (account_id) DO UPDATE SET phase = excluded.phase, cell = excluded.cell, begun_at = excluded.begun_at
@@ -213,9 +216,12 @@ class AccountMove:
         return None if why is None else str(why)
 
     def _phase(self, side: Side) -> tuple[str, str] | None:
-        with side.connection, side.connection.cursor() as cursor:
-            cursor.execute(_PHASE, (self._id,))
-            found = cursor.fetchone()
+        try:
+            with side.connection, side.connection.cursor() as cursor:
+                cursor.execute(_PHASE, (self._id,))
+                found = cursor.fetchone()
+        except psycopg2.errors.LockNotAvailable:
+            raise Refused(f"An earlier run of the command is still writing to {side.cell}. Try again when that has ended.") from None
         return None if found is None else (found[0], found[1])
 
     # The move
@@ -298,6 +304,7 @@ class AccountMove:
             with source.cursor() as cursor:
                 self._limit(cursor, began)
                 cursor.execute(LOCK_ALONE, (self.source.cell,))
+                cursor.execute(_WRITERS)
                 self.moment("locked")
                 self._limit(cursor, began)
                 self._ready(cursor)
@@ -309,7 +316,7 @@ class AccountMove:
                 self._in_time(began)
                 self.moment("leaving")
                 source.commit()
-        except psycopg2.errors.LockNotAvailable:
+        except (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected):
             raise GivenUp(f"The processes of {self.source.cell} did not let go of it in {self.still:.0f} s.") from None
         except psycopg2.errors.QueryCanceled:
             raise GivenUp(self._slow) from None

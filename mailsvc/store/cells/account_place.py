@@ -16,7 +16,7 @@ from mailsvc.store.cells.views import find
 
 _ACCOUNTS = "SELECT id::text, name FROM accounts WHERE %(text)s IN (id::text, name) ORDER BY id"
 _HAS_MOVES = "SELECT to_regclass(%s) IS NOT NULL"
-_LEFT = "SELECT account_id::text FROM account_moves WHERE phase = 'left' AND finished_at IS NULL AND cell = %s"
+_LEFT = "SELECT account_id::text, cell FROM account_moves WHERE phase = 'left' AND finished_at IS NULL"
 
 
 @attrs.frozen
@@ -39,18 +39,24 @@ def locate(cluster: Cluster, text: str, target: str) -> Found:
         raise Refused(f"There is no cell {target}. The cells are {', '.join(cells)}.")
     found: list[tuple[str, str, str]] = []
     left: dict[str, str] = {}
+    elsewhere: list[tuple[str, str]] = []
     silent = []
     for cell in cells:
         try:
-            accounts, gone = _look(cluster.url, cell, text, target)
+            accounts, gone = _look(cluster.url, cell, text)
         except psycopg2.OperationalError:
             silent.append(cell)
             continue
         found += [(id_, name, cell) for id_, name in accounts]
-        left |= dict.fromkeys(gone, cell)
+        left |= {account: cell for account, to in gone if to == target}
+        elsewhere += [(cell, to) for account, to in gone if account == text and to != target]
     ids = sorted({id_ for id_, _, _ in found} | ({text} & left.keys()))
+    unknown = f" These cells cannot be reached: {', '.join(silent)}." if silent else ""
+    if not ids and elsewhere:
+        here, to = elsewhere[-1]
+        complete = f"`mailsvc cell account-move {text} {to}`"
+        raise Refused(f"The move of the account {text} from {here} to {to} was interrupted. Complete it first: {complete}.")
     if not ids:
-        unknown = f" These cells cannot be reached: {', '.join(silent)}." if silent else ""
         raise Refused(f"No account in the cells {', '.join(cells)} is called {text!r}.{unknown}")
     if len(ids) > 1:
         listed = [f"{id_}  {name}  in {cell}" for id_, name, cell in found]
@@ -60,7 +66,7 @@ def locate(cluster: Cluster, text: str, target: str) -> Found:
     if (source := left.get(account)) is None:
         source = next((cell for _, _, cell in found if cell != target), None)
     if source is None:
-        raise Refused(f"{name} is in {target} already.")
+        raise Refused(f"{name} is in {target} already.{unknown}")
     return Found(UUID(account), name, source, target)
 
 
@@ -79,22 +85,29 @@ def undo(cluster: Cluster, found: Found) -> bool:
 @contextmanager
 def _opened(cluster: Cluster, found: Found, report: Callable[[str], None]) -> Iterator[AccountMove]:
     sides: list[Side] = []
-    regions = [cluster.regions.get(str(find(cluster.url, cell).node)) for cell in (found.source, found.target)]
     try:
+        regions = [cluster.regions.get(str(find(cluster.url, cell).node)) for cell in (found.source, found.target)]
         for cell in (found.source, found.target):
             sides.append(Side.open(cluster.url, cell))
         source, target = sides
         yield AccountMove(source, target, found.account, near=regions[0] == regions[1], report=report)
     except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-        why = " ".join(str(error).split())
+        why = str(_first(error)).strip().partition("\n")[0].rstrip(".")
         raise Refused(f"The move was interrupted: {why}. Run the command again to complete it, or with --undo.") from None
     finally:
         for side in sides:
             side.close()
 
 
-def _look(url: str, cell: str, text: str, target: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Accounts with this ID or name, and those that have left for the target without being completed."""
+def _first(error: BaseException) -> BaseException:
+    """Why a connection was lost. Whatever follows from that, such as a transaction that cannot be rolled back, says only that it is."""
+    while isinstance(error.__context__, psycopg2.Error):
+        error = error.__context__
+    return error
+
+
+def _look(url: str, cell: str, text: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Accounts with this ID or name; and those that have left without being completed, and for which cell."""
     connection = connect(url, cell)
     try:
         with connection, connection.cursor() as cursor:
@@ -103,7 +116,7 @@ def _look(url: str, cell: str, text: str, target: str) -> tuple[list[tuple[str, 
             cursor.execute(_HAS_MOVES, (f"{cell}.account_moves",))
             if not cursor.fetchone()[0]:  # before its migration
                 return accounts, []
-            cursor.execute(_LEFT, (target,))
-            return accounts, [account for (account,) in cursor.fetchall()]
+            cursor.execute(_LEFT)
+            return accounts, cursor.fetchall()
     finally:
         connection.close()
