@@ -17,7 +17,7 @@ from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
 
-# Nothing of an account that was closed or moved to another cell before the batch is written.
+# Nothing of an account that has moved to another cell before the batch is written: its choices are not known here any more.
 INSERT = """
 INSERT INTO request_log (account_id, log_id, key_id, method, path, status, user_agent, milliseconds, request_body, response_body)
 SELECT x.account_id, log_id, key_id, method, path, status, user_agent, milliseconds,
@@ -25,7 +25,8 @@ SELECT x.account_id, log_id, key_id, method, path, status, user_agent, milliseco
 FROM json_to_recordset(%s) AS x(
     account_id uuid, log_id uuid, key_id uuid, method text, path text, status smallint, user_agent text, milliseconds real,
     request_body text, response_body text
-) JOIN LATERAL (SELECT 'requests' = ANY (a.minimize) OR a.encrypt_bodies AS less FROM accounts a WHERE a.id = x.account_id) a ON true
+) LEFT JOIN LATERAL (SELECT 'requests' = ANY (a.minimize) OR a.encrypt_bodies AS less FROM accounts a WHERE a.id = x.account_id) a ON true
+WHERE NOT EXISTS (SELECT FROM account_moves l WHERE l.account_id = x.account_id AND l.phase = 'left')
 """
 # At most once a minute for each key, without waiting for other processes that do the same.
 USED = """

@@ -19,11 +19,13 @@ from mailsvc.store.sql import Columns
 LINGER = 0.2  # seconds; nothing waits for these writes
 COLUMNS = Columns.named("receipt_id", "key_id", "opened_at", "closed_at", "port", "tls", "mails", "refusals")
 
+# Without sessions of an account that has moved to another cell meanwhile.
 ADD = """
 INSERT INTO receipts (account_id, receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals, transcript)
 SELECT * FROM json_to_recordset(%s) AS r(
     account_id uuid, receipt_id uuid, key_id uuid, opened_at timestamptz, closed_at timestamptz, port integer, tls text,
     mails integer, refusals integer, transcript text)
+WHERE NOT EXISTS (SELECT FROM account_moves l WHERE l.account_id = r.account_id AND l.phase = 'left')
 """
 _WHOLE = Columns.of(**COLUMNS.expressions, transcript="transcript")
 LIST = f"SELECT {COLUMNS} FROM receipts WHERE account_id = %s"

@@ -40,6 +40,13 @@ async def test_a_batch_is_read_again_page_by_page(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_requests_of_an_account_that_has_moved_to_another_cell_are_not_logged(pool: Pool) -> None:
+    await pool.run("INSERT INTO account_moves (account_id, phase, cell, begun_at) VALUES (%s, 'left', 'blue', now())", (OTHER,))
+    await RequestLog(pool).write([ENTRY, attrs.evolve(ENTRY, account_id=OTHER)])
+    assert await pool.rows("SELECT account_id FROM request_log") == [(ACCOUNT,)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_many_processes_give_out_no_more_than_the_limit(pool: Pool) -> None:
     windows = RateWindows(pool)
     while time.time() % 1 > 0.5:

@@ -48,6 +48,13 @@ async def test_an_account_reads_its_own(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_sessions_of_an_account_that_has_moved_to_another_cell_are_not_kept(pool: Pool) -> None:
+    await pool.run("INSERT INTO account_moves (account_id, phase, cell, begun_at) VALUES (%s, 'left', 'blue', now())", (OTHER,))
+    await keep(pool, (ACCOUNT, receipt()), (OTHER, receipt()))
+    assert await pool.rows("SELECT account_id FROM receipts") == [(ACCOUNT,)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_key_was_used_then(pool: Pool) -> None:
     await pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Example', now())", (ACCOUNT,))
     key = (UUID(int=5), ACCOUNT, b"h" * 32, NOW)
