@@ -357,9 +357,10 @@ class AccountMove:
         self._in_time(began)
 
     def _limit(self, cursor: Any, began: float) -> None:
-        """Let no statement take longer than what is left."""
+        """Let no statement take longer than what is left, nor wait for a lock; the error tells which."""
         self._in_time(began)
-        cursor.execute(_LIMITS, (max(1, int((self.still - (self.clock() - began)) * 1000)),) * 2)
+        left = max(1, int((self.still - (self.clock() - began)) * 1000))
+        cursor.execute(_LIMITS, (left, left + 100))
 
     def _in_time(self, began: float) -> None:
         if self.clock() - began > self.still:
