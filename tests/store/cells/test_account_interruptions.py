@@ -8,7 +8,9 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.store.cells import account_place, nodes
 from mailsvc.store.cells.account_copying import connect
+from mailsvc.store.cells.account_move import LOCK
 from mailsvc.store.cells.nodes import Refused
+from tests.chaos.ground import until
 from tests.store.cells.accounts import BLUE, RED, Cells, Killed
 from tests.store.cells.test_account_move import assert_moved, cells, cluster  # noqa: F401
 from tests.store.fixtures import ACCOUNT
@@ -33,12 +35,14 @@ def interrupt(cells: Cells, step: str) -> None:  # noqa: F811
 def test_a_move_is_not_undone_while_its_last_commit_is_in_progress(cells: Cells) -> None:  # noqa: F811
     """The command was killed, and its server still commits: for example, it waits for a standby."""
     before = cells.contents(RED)
+    held = f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {LOCK}"
     refused: list[str] = []
 
     def undo(name: str) -> None:
         if name == "leaving":
             for side in (move.source, move.target):
                 side.connection.close()
+                until(lambda cell=side.cell: not cells.execute(cell, held), 10, "the end of the connection")
             with pytest.raises(Refused) as error:
                 second.undo()
             refused.append(str(error.value))
