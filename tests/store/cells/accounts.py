@@ -13,7 +13,7 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.cells import account_changes
 from mailsvc.store.cells.account_copying import Side
 from mailsvc.store.cells.account_move import AccountMove, Moved
-from mailsvc.store.cells.account_tables import BOOKKEEPING, PASSIVE, STAGED
+from mailsvc.store.cells.account_tables import BOOKKEEPING, KEPT, PASSIVE, STAGED
 from mailsvc.store.cells.views import attach, find
 from mailsvc.store.postgres.cells import at, directly
 from mailsvc.store.privacy import inventory
@@ -104,3 +104,15 @@ class Cells:
     def undo(self) -> bool:
         with self.moving() as move:
             return move.undo()
+
+
+def assert_moved(cells: Cells, before: dict[str, list[object]], source: str = RED, target: str = BLUE) -> None:
+    after, left = cells.contents(target), cells.contents(source)
+    for name in TABLES:
+        assert after[name] == before[name], name
+        assert not left[name] or name in KEPT, name
+    assert all(row["subject"] is None for row in left["audit_details"])
+    [(phase, cell, finished)] = cells.execute(source, "SELECT phase, cell, finished_at IS NOT NULL FROM account_moves")
+    assert (phase, cell, finished) == ("left", target, True)
+    assert cells.execute(target, "SELECT * FROM account_moves") == []
+    assert cells.execute(target, "SELECT count(*) FROM account_arrivals") == [(0,)]

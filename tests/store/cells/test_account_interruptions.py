@@ -11,19 +11,18 @@ from mailsvc.store.cells.account_copying import connect
 from mailsvc.store.cells.account_move import LOCK
 from mailsvc.store.cells.nodes import Refused
 from tests.chaos.ground import until
-from tests.store.cells.accounts import BLUE, RED, Cells, Killed
-from tests.store.cells.test_account_move import assert_moved, cells, cluster  # noqa: F401
+from tests.store.cells.accounts import BLUE, RED, Cells, Killed, assert_moved
 from tests.store.fixtures import ACCOUNT
 
 pytestmark = pytest.mark.cells
 
 
 @pytest.fixture
-def servers(cells: Cells) -> nodes.Cluster:  # noqa: F811
+def servers(cells: Cells) -> nodes.Cluster:
     return nodes.Cluster(cells.url, {})
 
 
-def interrupt(cells: Cells, step: str) -> None:  # noqa: F811
+def interrupt(cells: Cells, step: str) -> None:
     def kill(name: str) -> None:
         if name == step:
             raise Killed
@@ -32,7 +31,7 @@ def interrupt(cells: Cells, step: str) -> None:  # noqa: F811
         cells.move(moment=kill)
 
 
-def test_a_move_is_not_undone_while_its_last_commit_is_in_progress(cells: Cells) -> None:  # noqa: F811
+def test_a_move_is_not_undone_while_its_last_commit_is_in_progress(cells: Cells) -> None:
     """The command was killed, and its server still commits: for example, it waits for a standby."""
     before = cells.contents(RED)
     held = f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {LOCK}"
@@ -56,7 +55,7 @@ def test_a_move_is_not_undone_while_its_last_commit_is_in_progress(cells: Cells)
     assert_moved(cells, before)
 
 
-def test_the_switch_waits_for_statements_of_processes_that_no_longer_hold_the_cell(cells: Cells) -> None:  # noqa: F811
+def test_the_switch_waits_for_statements_of_processes_that_no_longer_hold_the_cell(cells: Cells) -> None:
     late = psycopg2.connect(cells.dsn(RED))
 
     def write(name: str) -> None:
@@ -74,7 +73,7 @@ def test_the_switch_waits_for_statements_of_processes_that_no_longer_hold_the_ce
         late.close()
 
 
-def test_what_is_written_for_the_move_is_on_disk_when_it_is_committed(cells: Cells) -> None:  # noqa: F811
+def test_what_is_written_for_the_move_is_on_disk_when_it_is_committed(cells: Cells) -> None:
     connection = connect(make_dsn(cells.url, options="-c synchronous_commit=off"), RED)
     with connection, connection.cursor() as cursor:
         cursor.execute("SHOW synchronous_commit")
@@ -82,7 +81,7 @@ def test_what_is_written_for_the_move_is_on_disk_when_it_is_committed(cells: Cel
     connection.close()
 
 
-def test_a_lost_connection_is_reported_with_its_cause(cells: Cells, servers: nodes.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_lost_connection_is_reported_with_its_cause(cells: Cells, servers: nodes.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'mailsvc'"
     begin = account_place.AccountMove
 
@@ -98,7 +97,7 @@ def test_a_lost_connection_is_reported_with_its_cause(cells: Cells, servers: nod
     assert cells.undo()
 
 
-def test_a_move_that_was_interrupted_has_to_be_completed_where_it_went(cells: Cells, servers: nodes.Cluster) -> None:  # noqa: F811
+def test_a_move_that_was_interrupted_has_to_be_completed_where_it_went(cells: Cells, servers: nodes.Cluster) -> None:
     interrupt(cells, "left")
     with pytest.raises(Refused) as refused:
         account_place.locate(servers, str(ACCOUNT), RED)
@@ -109,7 +108,7 @@ def test_a_move_that_was_interrupted_has_to_be_completed_where_it_went(cells: Ce
     cells.move()
 
 
-def test_cells_that_cannot_be_reached_are_named(cells: Cells, servers: nodes.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_cells_that_cannot_be_reached_are_named(cells: Cells, servers: nodes.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(cells, "arrived")
     look = account_place._look
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,14 +9,12 @@ import psycopg2
 import pytest
 
 from mailsvc.store.cells.account_move import REASON
-from mailsvc.store.cells.account_tables import KEPT, PASSIVE
+from mailsvc.store.cells.account_tables import PASSIVE
 from mailsvc.store.cells.nodes import Refused
 from mailsvc.store.cells.views import attach, find
 from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.cells import at
-from tests.chaos.cells import clustered
-from tests.citus import is_citus
-from tests.store.cells.accounts import BLUE, RED, TABLES, Cells, Killed
+from tests.store.cells.accounts import BLUE, RED, TABLES, Cells, Killed, assert_moved
 from tests.store.fixtures import ACCOUNT, NOW
 from tests.store.privacy.filling import CANARY
 
@@ -26,34 +23,8 @@ TRIGGERS = "SELECT DISTINCT t.tgname FROM pg_trigger t WHERE t.tgname LIKE 'acco
 OTHER = UUID(int=0xF1)
 
 
-@pytest.fixture(scope="module")
-def cluster(postgres: str) -> Iterator[Cells]:
-    if not is_citus(postgres):
-        pytest.skip("The server of the tests does not have Citus. See .ci/run.")
-    with clustered(2) as servers:
-        yield Cells.of(servers)
-
-
-@pytest.fixture
-def cells(cluster: Cells) -> Cells:
-    cluster.fill()
-    return cluster
-
-
 def triggers(cells: Cells, cell: str = RED) -> set[str]:
     return {name for (name,) in cells.execute(cell, "SET citus.override_table_visibility = off", TRIGGERS)}
-
-
-def assert_moved(cells: Cells, before: dict[str, list[object]], source: str = RED, target: str = BLUE) -> None:
-    after, left = cells.contents(target), cells.contents(source)
-    for name in TABLES:
-        assert after[name] == before[name], name
-        assert not left[name] or name in KEPT, name
-    assert all(row["subject"] is None for row in left["audit_details"])
-    [(phase, cell, finished)] = cells.execute(source, "SELECT phase, cell, finished_at IS NOT NULL FROM account_moves")
-    assert (phase, cell, finished) == ("left", target, True)
-    assert cells.execute(target, "SELECT * FROM account_moves") == []
-    assert cells.execute(target, "SELECT count(*) FROM account_arrivals") == [(0,)]
 
 
 def test_every_row_arrives_and_leaves_and_comes_back(cells: Cells) -> None:
