@@ -1,7 +1,7 @@
 """The API key of a request, and which endpoints it permits.
 
 An unknown key gets 403 `invalid_api_key`, not 401, because client libraries know no other status for this name. A request without a
-key gets 401.
+key gets 401, and one for an account that has moved to another cell gets 421, with the name of the cell for a proxy that can pass it on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9\-._~+/]{1,256}=*\Z")  # 6750 §2.1
 # What a key with sending access can call. Some client libraries use the three aliases of /emails.
 SENDING = frozenset({b"/emails", b"/email", b"/emails/sending", b"/email/sending", b"/emails/batch"})
 # What every key can call.
-OPEN = re.compile(rb"/sandbox(/|\Z)")
+OPEN = re.compile(rb"/sandbox(/|\Z)|/cell\Z")
 # What needs no key: the description, and links that contain a signed token.
 PUBLIC = re.compile(rb"/openapi\.json\Z|/shared\Z|/emails/[^/]+/attachments/[^/]+/download\Z")
 
@@ -39,9 +39,11 @@ def bearer(headers: Headers, well_formed: Callable[[str], bool]) -> bytes:
 
 
 async def find(keys: Keys, token: bytes) -> Caller:
-    caller = await keys.find(hashlib.sha256(token).digest())
+    hash = hashlib.sha256(token).digest()
+    caller = await keys.find(hash)
     if caller is None:
-        raise problem.invalid_key()
+        cell = await keys.moved_to(hash)
+        raise problem.invalid_key() if cell is None else problem.moved_key(cell)
     if caller.suspended:
         raise problem.suspended_key()
     return caller

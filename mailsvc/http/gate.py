@@ -29,6 +29,7 @@ METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OP
 IMAGES = b"/dashboard/images"
 UPLOADS = frozenset({b"/contacts/imports", b"/dashboard/audience/imports", IMAGES})  # take a form with a file
 EDITOR, SAVE = b"/dashboard/broadcasts/", b"/edit/save"  # how the path begins and ends at which the broadcast editor saves
+CELL = b"/cell"
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -106,6 +107,8 @@ class Gate:
             found = await caller.find(self.keys, caller.bearer(head.headers, self.well_formed))
         except problem.Problem as wrong:
             return self._counted(head, wrong if head.known else problem.no_endpoint())
+        if head.path == CELL:  # asked by a proxy for each SMTP session, for which there are other limits
+            return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
         quota = await self.rate.take_shared(found.account_id, found.rate_limit)
         if not quota.allowed:
             return Entry(quota, found, problem=problem.too_many_requests(quota.reset))
@@ -130,9 +133,10 @@ class Gate:
         return self._checked(head, Entry(quota, body_max=most + FORM), Hold(self.budgets.api, account_id))
 
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
-        """A request without a valid key counts towards the limit of its address."""
-        quota = self.rate.take(head.address())
-        if not quota.allowed:
+        """A request without a valid key counts towards the limit of its address. That of an account that has moved is valid elsewhere."""
+        moved = wrong is not None and wrong.status == 421
+        quota = self.rate.peek(head.address()) if moved else self.rate.take(head.address())
+        if not quota.allowed and not moved:
             wrong = problem.too_many_requests(quota.reset)
         entry = Entry(quota, body_max=self.limits.form, problem=wrong)
         return entry if wrong else self._checked(head, entry)

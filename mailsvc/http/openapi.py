@@ -61,6 +61,11 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
         "validation_error",
         "The request body must be sent with `Content-Type: application/json`.",
     ),
+    421: (
+        "The account has moved to another cell of this installation. Proxies of the installation pass the request on.",
+        "invalid_api_key",
+        "The account of this API key has moved to the cell eu_1. Send the request there.",
+    ),
     422: ("A field or parameter is wrong or missing. The message names it.", "missing_required_field", "Missing `to` field."),
     429: (
         "Too many requests this second, or the sending quota is used up. See `retry-after`.",
@@ -80,7 +85,7 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     503: ("Temporarily unavailable. See `retry-after`.", "service_unavailable", "API is temporarily unavailable"),
 }
 ALWAYS = (400, 408, 413, 429, 431, 500, 503)
-WITH_KEY = (401, 403)
+WITH_KEY = (401, 403, 421)
 WITH_BODY = (415, 422)
 
 _INTEGER: Schema = {"type": "integer", "minimum": 0}
@@ -88,13 +93,14 @@ HEADERS: Mapping[str, tuple[str, Schema, Any]] = {
     "ratelimit-limit": ("The number of requests that the account can make per second.", _INTEGER, 10),
     "ratelimit-remaining": ("How many of them are left.", _INTEGER, 9),
     "ratelimit-reset": ("The number of seconds until the limit resets.", _INTEGER, 1),
+    "mailsvc-cell": ("The cell that has the account.", {"type": "string"}, "eu_1"),
     "retry-after": ("The number of seconds to wait before trying again.", _INTEGER, 1),
     "www-authenticate": ("How to authenticate, if the request had no API key.", {"type": "string"}, "Bearer"),
     "x-resend-daily-quota": ("How many recipients the account has used today, if its plan has a daily limit.", _INTEGER, 42),
     "x-resend-monthly-quota": ("How many recipients the account has used this month, if its plan has a limit.", _INTEGER, 420),
 }
 _RATE = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
-_ALSO = {401: ("www-authenticate",), 429: ("retry-after",), 503: ("retry-after",)}
+_ALSO = {401: ("www-authenticate",), 421: ("mailsvc-cell",), 429: ("retry-after",), 503: ("retry-after",)}
 _QUOTA = ("x-resend-daily-quota", "x-resend-monthly-quota")
 
 TAGS = {
@@ -118,6 +124,7 @@ TAGS = {
     "contact-properties": "Fields of contacts that the account defines.",
     "privacy": "What is stored about a person, and erasing it.",
     "sandbox": "The development inbox.",
+    "cell": "Where an account is, for proxies.",
     "healthz": "Liveness.",
     "readyz": "Readiness.",
     "openapi.json": "This document.",

@@ -88,6 +88,12 @@ def invalid_key() -> Problem:
     return Problem(403, "invalid_api_key", "API key is invalid")
 
 
+def moved_key(cell: str) -> Problem:
+    """The account of the key has moved to another cell (9110 §15.5.20)."""
+    message = f"The account of this API key has moved to the cell {cell}. Send the request there."
+    return Problem(421, "invalid_api_key", message, {"Mailsvc-Cell": cell})
+
+
 def suspended_key() -> Problem:
     return Problem(403, "suspended_api_key", "This API key is suspended")
 

@@ -65,6 +65,13 @@ class Relay:
         session.trusted_network = network_key is not None
         return RelaySession(self, session, client, network_key)
 
+    async def has_moved(self, token: bytes) -> bool:
+        """Whether the account of this key is in another cell now. The proxy that sent the client here may learn it later."""
+        try:
+            return await self.keys.moved_to(token) is not None
+        except StoreError:
+            return False
+
     async def find_caller(self, token: bytes | UUID) -> Caller | Reply | None:
         """The caller whose key has this SHA-256 or ID; a reply if the store is unavailable."""
         try:
@@ -100,6 +107,8 @@ class RelaySession:
         caller = await relay.find_caller(token) if relay.well_formed(password) else None
         if isinstance(caller, Reply):
             return caller
+        if caller is None and relay.well_formed(password) and await relay.has_moved(token):
+            return relay_replies.MOVED
         right_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), relay.user.encode())
         if caller is None or not right_user:
             relay.login_failures.add(self._client)

@@ -99,15 +99,24 @@ def haproxy_of_cells(wanted: Wanted) -> list[str]:
     return ["-db", "-f", str(file)]
 
 
+def nginx_of_cells(wanted: Wanted) -> list[str]:
+    """`upstream` has the servers of the two cells, us_1 first."""
+    port, pem, (first, second) = wanted.port, wanted.pem, wanted.upstream.split()
+    tls = f"listen 127.0.0.1:{port} ssl; ssl_certificate {pem}; ssl_certificate_key {pem};"
+    values = {UPSTREAM: first, "127.0.0.1:8026": second, "server_name api.example.com;": f"server_name api.example.com; {tls}"}
+    documented = indented("reverse-proxy.md", "upstream us_1 {", "A request")
+    return nginx_with(wanted.folder, f"access_log off;\n{replaced(documented, **values)}")
+
+
 PROXIES = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy}
-CELLS = "haproxy of cells"
+CELLS = {"haproxy of cells": haproxy_of_cells, "nginx of cells": nginx_of_cells}
 
 
 @contextmanager
 def running(wanted: Wanted) -> Iterator[None]:
     """The proxy, as soon as it accepts connections."""
     wanted.folder.mkdir()
-    settings = haproxy_of_cells if wanted.name == CELLS else PROXIES[wanted.name]
+    settings = {**PROXIES, **CELLS}[wanted.name]
     with started(wanted.name.split()[0], settings(wanted), wanted.folder, wanted.port):
         yield
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import http.client
 import http.server
 import json
+import os
 import socket
 import ssl
 import threading
@@ -20,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mailsvc.settings.schema import Http
-from mailsvc.store.people.api_keys import new_token
+from mailsvc.store.people.api_keys import digest, new_token
 from tests.end_to_end.proxies import CELLS, PROXIES, Counter, Wanted, program, running
 from tests.end_to_end.rig import Daemon, free_port, rows
 
@@ -138,41 +140,105 @@ def test_a_larger_body_is_refused_without_being_read(daemon: Daemon, proxy: tupl
 
 
 class Named(http.server.BaseHTTPRequestHandler):
-    """Answers with the name of its server."""
+    """Answers with the name of its server, and the hash of the body; with 421, for keys of accounts that have moved to `moved`."""
+
+    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        server: Any = self.server
+        server.seen.append(f"{self.command} {self.path}")
+        moved = self.headers.get("Authorization", "").split("_")[-1] in server.moved_keys
+        self.send_response(421 if moved else server.status)
+        if moved:
+            self.send_header("Mailsvc-Cell", server.moved_to)
+        answer = server.name.encode() + (b" " + hashlib.sha256(body).hexdigest().encode() if body else b"")
+        self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(self.server.name.encode())  # type: ignore[attr-defined]
+        self.wfile.write(answer)
+
+    do_POST = do_PATCH = do_GET
 
     def log_message(self, *_: object) -> None:
         """Nowhere."""
 
 
 @contextmanager
-def named(name: str) -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named)
-    server.name = name  # type: ignore[attr-defined]
+def named(name: str, moved_to: str = "", *moved: str, status: int = 200) -> Iterator[Any]:
+    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named)
+    server.name, server.moved_to, server.moved_keys, server.status, server.seen = (
+        name,
+        moved_to,
+        [key.split("_")[-1] for key in moved],
+        status,
+        [],
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield server.server_port
+        yield server
     finally:
         server.shutdown()
         server.server_close()
 
 
-@pytest.mark.skipif(program("haproxy") is None, reason="haproxy is not installed")
-def test_a_request_goes_to_the_cell_of_its_key(tmp_path: Path, pem: Path) -> None:
+def through(proxy: Wanted, key: str, method: str = "GET", path: str = "/emails", body: bytes | None = None) -> tuple[int, str]:
+    """The status and body of one response. `key` with its scheme."""
+    connection = http.client.HTTPSConnection(HOST, proxy.port, timeout=60, context=ssl.create_default_context(cafile=str(proxy.pem)))
+    connection._create_connection = lambda *_, **__: _connected(proxy.port)  # type: ignore[attr-defined]
+    connection.request(method, path, body, {"Authorization": key, "Content-Type": "application/json"} if key else {})
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("name", list(CELLS))
+def test_a_request_goes_to_the_cell_of_its_key(tmp_path: Path, pem: Path, name: str) -> None:
+    if program(name.split()[0]) is None:
+        pytest.skip(f"{name.split()[0]} is not installed")
     with named("us") as us, named("eu") as eu:
-        proxy = Wanted(CELLS, tmp_path / "haproxy", free_port(), f"127.0.0.1:{us} 127.0.0.1:{eu}", pem)
+        proxy = Wanted(name, tmp_path / "proxy", free_port(), f"127.0.0.1:{us.server_port} 127.0.0.1:{eu.server_port}", pem)
         with running(proxy):
             headers = {
                 f"Bearer {new_token('eu_1')}": "eu", f"bearer   {new_token('eu_1')}": "eu", f"Bearer {new_token('us_1')}": "us",
                 f"Bearer {new_token()}": "us", "Basic eA==": "us", "": "us",
             }  # fmt: skip
             for given, expected in headers.items():
-                connection = http.client.HTTPSConnection(HOST, proxy.port, timeout=30, context=ssl.create_default_context(cafile=str(pem)))
-                connection._create_connection = lambda *_, **__: _connected(proxy.port)  # type: ignore[attr-defined]
-                connection.request("GET", "/emails", headers={"Authorization": given} if given else {})
-                assert connection.getresponse().read().decode() == expected, given
-                connection.close()
+                assert through(proxy, given) == (200, expected), given
+
+
+nginx_alone = pytest.mark.skipif(program("nginx") is None, reason="nginx is not installed")
+
+
+@nginx_alone
+def test_a_request_of_an_account_that_has_moved_reaches_its_new_cell(daemon: Daemon, tmp_path: Path, pem: Path) -> None:
+    """The old cell is a daemon. A body of 30 MB arrives as it was sent."""
+    moved, body = new_token("us_1"), os.urandom(15_000_000).hex().encode()
+    values = (digest(moved), "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002", "eu_1")
+    rows(daemon.database, "INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s) RETURNING 1", *values)
+    with named("eu") as eu:
+        proxy = Wanted("nginx of cells", tmp_path / "proxy", free_port(), f"127.0.0.1:{daemon.port} 127.0.0.1:{eu.server_port}", pem)
+        with running(proxy):
+            assert through(proxy, f"Bearer {moved}", "POST", "/emails", body) == (200, f"eu {hashlib.sha256(body).hexdigest()}")
+            assert through(proxy, f"Bearer {moved}", "PATCH", "/emails/1?a=b", b"{}")[0] == 200
+            for _ in range(30):
+                assert through(proxy, f"Bearer {moved}") == (200, "eu")
+            assert eu.seen == ["POST /emails", "PATCH /emails/1?a=b", *["GET /emails"] * 30]
+            assert through(proxy, f"Bearer {daemon.facts['api_key']}")[0] == 200
+            status, text = through(proxy, f"Bearer {new_token('us_1')}")
+            assert (status, json.loads(text)["name"]) == (403, "invalid_api_key")
+
+
+@nginx_alone
+def test_no_request_is_passed_on_twice_or_to_anywhere_else(tmp_path: Path, pem: Path) -> None:
+    both, nowhere = new_token("us_1"), new_token("eu_1")
+    with named("us", "eu_1", both) as us, named("eu", "us_1", both) as eu, named("other", "127.0.0.1:1", nowhere, status=503) as other:
+        proxy = Wanted("nginx of cells", tmp_path / "loop", free_port(), f"127.0.0.1:{us.server_port} 127.0.0.1:{eu.server_port}", pem)
+        with running(proxy):
+            assert through(proxy, f"Bearer {both}") == (421, "eu")
+            assert (us.seen, eu.seen) == (["GET /emails"], ["GET /emails"])
+        proxy = Wanted("nginx of cells", tmp_path / "other", free_port(), f"127.0.0.1:{us.server_port} 127.0.0.1:{other.server_port}", pem)
+        with running(proxy):
+            assert through(proxy, f"Bearer {nowhere}") == (421, "other")
+            assert through(proxy, f"Bearer {new_token('eu_1')}") == (503, "other"), "other errors are not touched"
+        assert us.seen == ["GET /emails"]

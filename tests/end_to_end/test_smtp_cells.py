@@ -38,9 +38,9 @@ class Cell:
     def has(self, email: str) -> bool:
         return rows(self.daemon.database, "SELECT 1 FROM emails WHERE email_id = %s", email) == [(1,)]
 
-    def new_key(self, *networks: str) -> str:
-        """A key that begins with the name of the cell, as if the daemon had the setting database.cell, which needs Citus."""
-        made, token = self.daemon.call("POST", "/api-keys", {"name": "of a cell", "networks": list(networks)}), new_token(self.name)
+    def new_key(self, *networks: str, cell: str | None = None) -> str:
+        """A key that begins with the name of the cell, or of `cell`, as if the daemon had the setting database.cell, which needs Citus."""
+        made, token = self.daemon.call("POST", "/api-keys", {"name": "of a cell", "networks": list(networks)}), new_token(cell or self.name)
         assert made.status == 201, made
         assert rows(self.daemon.database, "UPDATE api_keys SET hash = %s WHERE id = %s RETURNING 1", digest(token), made.body["id"])
         return token
@@ -116,9 +116,17 @@ def cell(folder: Path, database: str, name: str, sink: Sink) -> Cell:
     return attrs.evolve(made, key=made.new_key())
 
 
-def settings(folder: Path, us: Cell, eu: Cell, ports: dict[str, int], announcing: int, pem: tuple[Path, Path]) -> list[str]:
-    """The documented settings with other ports and certificates. The cell in Europe has two machines, of which the first is away."""
+def settings(
+    folder: Path, us: Cell, eu: Cell, ports: dict[str, int], announcing: int, pem: tuple[Path, Path], api: int | None = None
+) -> list[str]:
+    """The documented settings with other ports and certificates. The cell in Europe has two machines, of which the first is away.
+
+    `api`: the port of the API of the other cell.
+    """
     routing = indented("reverse-proxy.md", "map $http_auth_pass $smtp_cell {", "Write")
+    apis = indented("reverse-proxy.md", "upstream us_1 {", "    map $http_authorization")
+    ports_of_apis = {"127.0.0.1:8025": f"127.0.0.1:{api or us.daemon.port}", "127.0.0.1:8026": f"127.0.0.1:{eu.daemon.port}"}
+    routing = f"{replaced(apis, **ports_of_apis)}\n{routing}"
     proxy = indented("reverse-proxy.md", "mail {", "The processes")
     cells = folder / "cells.pem"
     cells.write_text("".join((each.daemon.folder / "tls" / "certificate.pem").read_text() for each in (us, eu)))
@@ -191,6 +199,48 @@ def test_mail_is_accepted_by_the_cell_of_its_key(proxied: Proxied, sink: Sink, n
     assert b" with ESMTPSA id " in mail.raw and b"127.0.0.1" not in mail.raw
     [(port, tls)] = eventually(lambda: rows(cell.daemon.database, "SELECT port, tls FROM receipts WHERE transcript LIKE %s", f"%{email}%"))
     assert port == cell.daemon.facts["smtp"]["465"] and tls.startswith("TLSv1.3")
+
+
+def has_moved(cell: Cell, key: str, to: str) -> None:
+    """The key is of an account that has left this cell, as after `mailsvc cell account-move`, which needs Citus."""
+    values = (digest(key), "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002", to)
+    rows(
+        cell.daemon.database, "INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s) RETURNING 1", *values
+    )
+
+
+@pytest.mark.parametrize("number", ["587", "465"])
+def test_mail_with_a_key_of_an_account_that_has_moved_is_accepted_by_its_new_cell(proxied: Proxied, number: str) -> None:
+    key = proxied.eu.new_key(cell="us_1")
+    has_moved(proxied.us, key, "eu_1")
+    for _ in range(12):  # it does not count as a failed login
+        with proxied.connect(number) as client:
+            assert client.login("mailsvc", key)[0] == 235
+            email = send(client, sender_of(proxied.eu), "after a move")
+            assert proxied.eu.has(email) and not proxied.us.has(email)
+    client = proxied.connect(number)
+    assert client.docmd("AUTH", plain("someone", key)) == (535, b"5.7.8 Authentication credentials invalid")
+    client.close()
+
+
+def test_cells_that_point_at_each_other_or_nowhere_are_a_temporary_error(proxied: Proxied) -> None:
+    for to in ("eu_1", "no_1", "us_1"):
+        key = new_token("us_1")
+        has_moved(proxied.us, key, to)
+        has_moved(proxied.eu, key, "us_1")
+        client = proxied.connect()
+        assert client.docmd("AUTH", plain("mailsvc", key))[0] == 454
+        client.close()
+
+
+def test_an_api_that_does_not_answer_stops_no_mail(proxied: Proxied, tmp_path: Path) -> None:
+    ports = {number: free_port() for number in NUMBERS}
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts no connection
+    pem = (proxied.certificate, proxied.certificate.with_name("key.pem"))
+    arguments = settings(tmp_path, proxied.us, proxied.eu, ports, free_port(), pem, silent.getsockname()[1])
+    with silent, started("nginx", arguments, tmp_path, ports["465"]), attrs.evolve(proxied, ports=ports).connect() as client:
+        assert client.login("mailsvc", proxied.us.key)[0] == 235
+        assert proxied.us.has(send(client, sender_of(proxied.us), "without the API"))
 
 
 @pytest.mark.parametrize("at_once", [True, False])

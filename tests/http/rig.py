@@ -70,6 +70,7 @@ class Keys(Nothing):
         self.slow = False
         self.lookups = 0
         self.broken: Exception | None = None
+        self.moved: dict[bytes, str] = {}  # the cell that has the account, by the hash of a key
         self._waiting: list[Deferred[None]] = []
 
     async def find(self, hash: bytes) -> Caller | None:
@@ -81,6 +82,9 @@ class Keys(Nothing):
         if self.broken is not None:
             raise self.broken
         return {hashlib.sha256(token.encode()).digest(): caller for token, caller in KEYS.items()}.get(hash)
+
+    async def moved_to(self, hash: bytes) -> str | None:
+        return self.moved.get(hash)
 
     def go(self) -> None:
         waiting, self._waiting = self._waiting, []

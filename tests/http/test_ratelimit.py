@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 from uuid import UUID
 
@@ -171,3 +172,13 @@ def test_request_without_a_valid_key_counts_for_its_address() -> None:
 def test_health_is_not_limited() -> None:
     rig = Rig(rate=1)
     assert {rig.request("GET", "/healthz", key=None).status for _ in range(5)} == {200}
+
+
+def test_asking_for_the_cell_of_a_key_is_limited_if_the_key_is_wrong() -> None:
+    rig = Rig(rate=2)
+    rig.keys.moved[hashlib.sha256(b"ms_moved").digest()] = "eu_1"
+    assert {rig.request("GET", "/cell", key=key).status for key in ["ms_full", "ms_send"] * 5} == {200}
+    assert {rig.request("GET", "/cell", key="ms_moved").status for _ in range(5)} == {421}
+    assert [rig.request("GET", "/cell", key=key).status for key in ("ms_wrong", None, "ms_wrong")] == [403, 401, 429]
+    assert rig.request("GET", "/cell", key="ms_moved").status == 421
+    assert rig.request("GET", "/emails").status == 200

@@ -44,6 +44,7 @@ TRUSTED = {
 class Keys:
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.moved: dict[bytes, str] = {}  # the cell that has the account, by the hash of a key
         self.callers: dict[bytes, Caller] = {
             digest(TOKEN): Caller(ACCOUNT, KEY, "full_access", None, None),
             digest(OTHER): Caller(ACCOUNT, UUID(int=3), "sending_access", None, None),
@@ -54,6 +55,11 @@ class Keys:
         if self.error is not None:
             raise self.error
         return self.callers.get(hash)
+
+    async def moved_to(self, hash: bytes) -> str | None:
+        if self.error is not None:
+            raise self.error
+        return self.moved.get(hash)
 
     async def find_by_id(self, key_id: UUID) -> Caller | None:
         if self.error is not None:

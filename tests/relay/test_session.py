@@ -42,6 +42,21 @@ def test_failed_logins(token: str, user: str, reply: str) -> None:
     assert client.command("MAIL FROM:<a@b.example>").startswith("530 5.7.0")
 
 
+def test_a_key_of_an_account_that_has_moved_is_a_temporary_failure() -> None:
+    rig = RelayRig()
+    rig.keys.moved[digest("ms_moved")] = "eu_1"
+    for _ in range(10):  # none of them counts as a failed login
+        client = rig.connect("465")
+        client.client.protocol.session.tls = {}
+        client.command("EHLO me")
+        assert client.login("ms_moved") == "454 4.7.0 The account of this API key has moved to another cell, try again later"
+        client.disconnect()
+    client = rig.connect("465")
+    client.client.protocol.session.tls = {}
+    client.command("EHLO me")
+    assert client.login(TOKEN).startswith("235")
+
+
 def test_a_key_is_refused_in_another_network_than_its_own() -> None:
     rig = RelayRig()
     rig.keys.callers[digest("ms_far")] = Caller(ACCOUNT, UUID(int=5), "full_access", None, None, networks=("203.0.113.0/24",))

@@ -1,4 +1,4 @@
-"""Liveness and readiness, for load balancers and supervisors. No API key needed."""
+"""What load balancers, supervisors and proxies ask: liveness and readiness, and whether the account of a key is in this cell."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ READY = View(
     },
 )
 
+HERE = View("Cell", {"status": const("here", "Always `here`.")})
+
 # Returns why the process is not ready, or None.
 Check = Callable[[], Awaitable[str | None]]
 
@@ -51,6 +53,17 @@ class Health:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in (failed | remarks).items() if reason is not None)
             raise Problem(503, "service_unavailable", f"Not ready: {reasons}", {"Retry-After": "1"})
         return ok(request, READY.show(checks={name: reason or "ok" for name, reason in (failed | remarks).items()}))
+
+    @app.route("/cell", methods=["GET"])
+    @operation(
+        "Find the cell of a key",
+        "Whether the account of the API key is in the cell that this process serves. If it has moved, 421 names its cell. Proxies ask this,"
+        " and it does not count towards the account's rate limit.",
+        HERE,
+        key="any",
+    )  # fmt: skip
+    async def cell(self, request: Request) -> bytes:
+        return ok(request, HERE.show())
 
 
 async def _results(checks: Mapping[str, Check]) -> dict[str, str | None]:

@@ -49,6 +49,7 @@ _CALLER = Columns.of(
 LIVE = "(k.expires_at IS NULL OR k.expires_at > %s)"
 _FIND = f"SELECT {_CALLER} FROM api_keys k JOIN accounts a ON a.id = k.account_id WHERE k.revoked_at IS NULL AND {LIVE} AND "
 FIND, FIND_BY_ID = _FIND + "k.hash = %s", _FIND + "k.id = %s"
+MOVED = "SELECT cell FROM account_move_keys WHERE hash = %s"
 MOST = 5000  # keys in a list that includes revoked ones
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
@@ -113,6 +114,7 @@ class Keys:
         self._pool = pool
         self._clock = clock
         self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, notifications)
+        self._cells: Cache[bytes, str | None] = Cache(clock, notifications)
 
     async def find(self, hash: bytes) -> Caller | None:
         """The caller with the key of this SHA-256. Cached for at most two seconds."""
@@ -121,6 +123,10 @@ class Keys:
     async def find_by_id(self, key_id: UUID) -> Caller | None:
         """The caller with the key of this ID, for keys in the operator's settings. Cached for at most two seconds."""
         return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
+
+    async def moved_to(self, hash: bytes) -> str | None:
+        """The cell of the account with this key, if the account has left the cell of this process. Cached for at most two seconds."""
+        return await self._cells.get(hash, lambda: self._moved_to(hash))
 
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
@@ -168,6 +174,10 @@ class Keys:
     async def ever(self, account_id: UUID) -> Sequence[KeyView]:
         """Active keys, newest first, and then revoked ones, of which emails and logs may tell."""
         return [KeyView(**_VIEW.read(row)) for row in await self._pool.rows(EVER, (account_id,))]
+
+    async def _moved_to(self, hash: bytes) -> str | None:
+        rows = await self._pool.rows(MOVED, (hash,))
+        return str(rows[0][0]) if rows else None
 
     async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
         rows = await self._pool.rows(statement, (utc(self._clock), key))

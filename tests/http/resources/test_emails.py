@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -69,6 +70,17 @@ def test_key_problems_have_their_status_and_name(headers: dict[str, str], expect
     response = Rig().request("POST", "/emails", GOOD, key=None, **headers)
     assert response.problem == expected
     assert ("www-authenticate" in response.headers) is (expected[0] == 401)
+
+
+def test_a_key_of_an_account_that_has_moved_names_its_cell() -> None:
+    rig = Rig()
+    rig.keys.moved[hashlib.sha256(b"ms_moved").digest()] = "eu_1"
+    for _ in range(30):  # the limit of requests without a valid key does not count it
+        response = rig.request("POST", "/emails", GOOD, key="ms_moved")
+        assert response.problem == (421, "invalid_api_key")
+        assert response.headers["mailsvc-cell"] == "eu_1"
+    assert "moved to the cell eu_1" in response.json["message"]
+    assert rig.request("POST", "/emails", GOOD, key="ms_wrong").problem == (403, "invalid_api_key")
 
 
 def test_malformed_key_is_not_looked_up() -> None:

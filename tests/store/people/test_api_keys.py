@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from mailsvc.store.cache import CHANNEL
+from mailsvc.store.cache import CHANNEL, MAX_AGE
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.accounts import Account, Accounts
@@ -235,3 +235,16 @@ def test_a_key_of_a_cell_begins_with_its_name() -> None:
     assert not is_well_formed(token[:-1] + ("a" if token[-1] != "a" else "b"))
     assert hint(token) == token[: len("ms_eu_1_") + 6]
     assert hint(new_token()).count("_") == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_cell_of_an_account_that_has_moved_is_known_by_its_keys(pool: Pool) -> None:
+    now, token = clock(), new_token("us_1")
+    keys = Keys(pool, now)
+    assert await keys.moved_to(digest(token)) is None
+    now.advance(MAX_AGE)
+    values = (digest(token), UUID(int=1), UUID(int=2), "eu_1")
+    await pool.run("INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s)", values)
+    assert await keys.moved_to(digest(token)) == "eu_1"
+    assert await keys.moved_to(digest(new_token("us_1"))) is None
+    assert await keys.find(digest(token)) is None
