@@ -42,8 +42,10 @@ async def find(keys: Keys, token: bytes) -> Caller:
     hash = hashlib.sha256(token).digest()
     caller = await keys.find(hash)
     if caller is None:
-        cell = await keys.moved_to(hash)
-        raise problem.invalid_key() if cell is None else problem.moved_key(cell)
+        moved = await keys.moved(hash)
+        if moved is None:
+            raise problem.invalid_key()
+        raise problem.unavailable() if moved.cell is None else problem.moved_key(moved.cell)
     if caller.suspended:
         raise problem.suspended_key()
     return caller

@@ -134,7 +134,7 @@ class Gate:
 
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
         """A request without a valid key counts towards the limit of its address. That of an account that has moved is valid elsewhere."""
-        moved = wrong is not None and wrong.status == 421
+        moved = wrong is not None and wrong.status in (421, 503)
         quota = self.rate.peek(head.address()) if moved else self.rate.take(head.address())
         if not quota.allowed and not moved:
             wrong = problem.too_many_requests(quota.reset)

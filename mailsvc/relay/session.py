@@ -65,12 +65,15 @@ class Relay:
         session.trusted_network = network_key is not None
         return RelaySession(self, session, client, network_key)
 
-    async def has_moved(self, token: bytes) -> bool:
-        """Whether the account of this key is in another cell now. The proxy that sent the client here may learn it later."""
+    async def moved(self, token: bytes) -> Reply | None:
+        """The reply to a key whose account has left this cell, or is about to arrive. The next session may reach the right one."""
         try:
-            return await self.keys.moved_to(token) is not None
+            found = await self.keys.moved(token)
         except StoreError:
-            return False
+            return relay_replies.LOGIN_UNAVAILABLE
+        if found is None:
+            return None
+        return relay_replies.LOGIN_UNAVAILABLE if found.cell is None else relay_replies.MOVED
 
     async def find_caller(self, token: bytes | UUID) -> Caller | Reply | None:
         """The caller whose key has this SHA-256 or ID; a reply if the store is unavailable."""
@@ -107,8 +110,8 @@ class RelaySession:
         caller = await relay.find_caller(token) if relay.well_formed(password) else None
         if isinstance(caller, Reply):
             return caller
-        if caller is None and relay.well_formed(password) and await relay.has_moved(token):
-            return relay_replies.MOVED
+        if caller is None and relay.well_formed(password) and (moved := await relay.moved(token)) is not None:
+            return moved
         right_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), relay.user.encode())
         if caller is None or not right_user:
             relay.login_failures.add(self._client)

@@ -354,12 +354,12 @@ class Killed(BaseException):
 
 @attrs.define
 class Moving(Client):
-    """Goes to the other cell's process when the key is not valid at this one, as a proxy would."""
+    """Goes to the other cell's process when this one says that the account has moved, as a proxy would."""
 
     daemons: list[Daemon] = attrs.field(factory=list)
 
     def refuse(self, answer: Answer) -> None:
-        if answer.status not in (401, 403):
+        if answer.status != 421:
             super().refuse(answer)
             return
         self.daemon = self.daemons[1 - self.daemons.index(self.daemon)]

@@ -35,7 +35,7 @@ from mailsvc.store.logs.requests import NewLog
 from mailsvc.store.mail.emails import EmailView, RecipientView
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.messages import StoredMessage
-from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.people.api_keys import Caller, Moved
 from tests.http.contract import Contract
 
 ACCOUNT = UUID(int=1)
@@ -70,7 +70,7 @@ class Keys(Nothing):
         self.slow = False
         self.lookups = 0
         self.broken: Exception | None = None
-        self.moved: dict[bytes, str] = {}  # the cell that has the account, by the hash of a key
+        self.elsewhere: dict[bytes, Moved] = {}  # by the hash of a key
         self._waiting: list[Deferred[None]] = []
 
     async def find(self, hash: bytes) -> Caller | None:
@@ -83,8 +83,8 @@ class Keys(Nothing):
             raise self.broken
         return {hashlib.sha256(token.encode()).digest(): caller for token, caller in KEYS.items()}.get(hash)
 
-    async def moved_to(self, hash: bytes) -> str | None:
-        return self.moved.get(hash)
+    async def moved(self, hash: bytes) -> Moved | None:
+        return self.elsewhere.get(hash)
 
     def go(self) -> None:
         waiting, self._waiting = self._waiting, []

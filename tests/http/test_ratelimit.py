@@ -13,6 +13,7 @@ from twisted.logger import capturedLogs
 
 from mailsvc.accounts import ratelimit
 from mailsvc.accounts.ratelimit import Block, Quota, RateLimit
+from mailsvc.store.people.api_keys import Moved
 from tests.http.rig import Rig
 
 ACCOUNT = UUID(int=1)
@@ -176,7 +177,7 @@ def test_health_is_not_limited() -> None:
 
 def test_asking_for_the_cell_of_a_key_is_limited_if_the_key_is_wrong() -> None:
     rig = Rig(rate=2)
-    rig.keys.moved[hashlib.sha256(b"ms_moved").digest()] = "eu_1"
+    rig.keys.elsewhere[hashlib.sha256(b"ms_moved").digest()] = Moved("eu_1")
     assert {rig.request("GET", "/cell", key=key).status for key in ["ms_full", "ms_send"] * 5} == {200}
     assert {rig.request("GET", "/cell", key="ms_moved").status for _ in range(5)} == {421}
     assert [rig.request("GET", "/cell", key=key).status for key in ("ms_wrong", None, "ms_wrong")] == [403, 401, 429]

@@ -26,7 +26,7 @@ from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.runtime.budget import Budgets
 from mailsvc.smtp.server.session import Limits
 from mailsvc.store.logs.smtp_sessions import SmtpSession
-from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.people.api_keys import Caller, Moved, digest
 from tests.smtp.harness import Client, Transport
 
 ACCOUNT, KEY, SECRET = UUID(int=1), UUID(int=2), b"s" * 32
@@ -44,7 +44,7 @@ TRUSTED = {
 class Keys:
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.moved: dict[bytes, str] = {}  # the cell that has the account, by the hash of a key
+        self.elsewhere: dict[bytes, Moved] = {}  # by the hash of a key
         self.callers: dict[bytes, Caller] = {
             digest(TOKEN): Caller(ACCOUNT, KEY, "full_access", None, None),
             digest(OTHER): Caller(ACCOUNT, UUID(int=3), "sending_access", None, None),
@@ -56,10 +56,10 @@ class Keys:
             raise self.error
         return self.callers.get(hash)
 
-    async def moved_to(self, hash: bytes) -> str | None:
+    async def moved(self, hash: bytes) -> Moved | None:
         if self.error is not None:
             raise self.error
-        return self.moved.get(hash)
+        return self.elsewhere.get(hash)
 
     async def find_by_id(self, key_id: UUID) -> Caller | None:
         if self.error is not None:

@@ -11,7 +11,7 @@ from mailsvc.intake import Busy, OtherRequest, Rejected
 from mailsvc.mail import return_path
 from mailsvc.policy import Refusal
 from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, client_network
-from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.people.api_keys import Caller, Moved, digest
 from mailsvc.store.postgres.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
 from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, RelayRig
 
@@ -44,12 +44,13 @@ def test_failed_logins(token: str, user: str, reply: str) -> None:
 
 def test_a_key_of_an_account_that_has_moved_is_a_temporary_failure() -> None:
     rig = RelayRig()
-    rig.keys.moved[digest("ms_moved")] = "eu_1"
+    rig.keys.elsewhere |= {digest("ms_moved"): Moved("eu_1"), digest("ms_arriving"): Moved(None)}
     for _ in range(10):  # none of them counts as a failed login
         client = rig.connect("465")
         client.client.protocol.session.tls = {}
         client.command("EHLO me")
         assert client.login("ms_moved") == "454 4.7.0 The account of this API key has moved to another cell, try again later"
+        assert client.login("ms_arriving") == "454 4.7.0 Temporary authentication failure"
         client.disconnect()
     client = rig.connect("465")
     client.client.protocol.session.tls = {}

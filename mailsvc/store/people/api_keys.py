@@ -49,7 +49,12 @@ _CALLER = Columns.of(
 LIVE = "(k.expires_at IS NULL OR k.expires_at > %s)"
 _FIND = f"SELECT {_CALLER} FROM api_keys k JOIN accounts a ON a.id = k.account_id WHERE k.revoked_at IS NULL AND {LIVE} AND "
 FIND, FIND_BY_ID = _FIND + "k.hash = %s", _FIND + "k.id = %s"
-MOVED = "SELECT cell FROM account_move_keys WHERE hash = %s"
+# An account that comes back may still be among those that have left.
+MOVED = r"""
+SELECT NULL FROM account_arrivals WHERE name = 'api_keys' AND content ->> 'hash' = '\x' || encode(%s, 'hex')
+UNION ALL
+SELECT cell FROM account_move_keys WHERE hash = %s
+"""
 MOST = 5000  # keys in a list that includes revoked ones
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
@@ -92,6 +97,13 @@ class Caller:
 
 
 @attrs.frozen
+class Moved:
+    """The account of a key is not in this cell. `cell`: the one that has it; None: it is about to arrive here."""
+
+    cell: str | None
+
+
+@attrs.frozen
 class KeyView:
     """A key in a list, without the key itself."""
 
@@ -114,7 +126,7 @@ class Keys:
         self._pool = pool
         self._clock = clock
         self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, notifications)
-        self._cells: Cache[bytes, str | None] = Cache(clock, notifications)
+        self._moved: Cache[bytes, Moved | None] = Cache(clock, notifications)
 
     async def find(self, hash: bytes) -> Caller | None:
         """The caller with the key of this SHA-256. Cached for at most two seconds."""
@@ -124,9 +136,9 @@ class Keys:
         """The caller with the key of this ID, for keys in the operator's settings. Cached for at most two seconds."""
         return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
 
-    async def moved_to(self, hash: bytes) -> str | None:
-        """The cell of the account with this key, if the account has left the cell of this process. Cached for at most two seconds."""
-        return await self._cells.get(hash, lambda: self._moved_to(hash))
+    async def moved(self, hash: bytes) -> Moved | None:
+        """Where the account of a key is that this cell does not have, as far as it is known here. Cached for at most two seconds."""
+        return await self._moved.get(hash, lambda: self._load_moved(hash))
 
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
@@ -175,9 +187,9 @@ class Keys:
         """Active keys, newest first, and then revoked ones, of which emails and logs may tell."""
         return [KeyView(**_VIEW.read(row)) for row in await self._pool.rows(EVER, (account_id,))]
 
-    async def _moved_to(self, hash: bytes) -> str | None:
-        rows = await self._pool.rows(MOVED, (hash,))
-        return str(rows[0][0]) if rows else None
+    async def _load_moved(self, hash: bytes) -> Moved | None:
+        rows = await self._pool.rows(MOVED, (hash, hash))
+        return Moved(rows[0][0]) if rows else None
 
     async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
         rows = await self._pool.rows(statement, (utc(self._clock), key))

@@ -17,6 +17,7 @@ from mailsvc.http import views
 from mailsvc.http.resources.emails import Emails
 from mailsvc.intake import Admitted, Busy, OtherRequest, Rejected
 from mailsvc.policy import Refusal
+from mailsvc.store.people.api_keys import Moved
 from mailsvc.store.postgres.errors import OutOfResources, Unavailable
 from tests.http.rig import EMAIL, GOOD, NOW, Rig, request, view
 
@@ -74,12 +75,14 @@ def test_key_problems_have_their_status_and_name(headers: dict[str, str], expect
 
 def test_a_key_of_an_account_that_has_moved_names_its_cell() -> None:
     rig = Rig()
-    rig.keys.moved[hashlib.sha256(b"ms_moved").digest()] = "eu_1"
+    rig.keys.elsewhere[hashlib.sha256(b"ms_moved").digest()] = Moved("eu_1")
+    rig.keys.elsewhere[hashlib.sha256(b"ms_arriving").digest()] = Moved(None)
     for _ in range(30):  # the limit of requests without a valid key does not count it
         response = rig.request("POST", "/emails", GOOD, key="ms_moved")
         assert response.problem == (421, "invalid_api_key")
         assert response.headers["mailsvc-cell"] == "eu_1"
     assert "moved to the cell eu_1" in response.json["message"]
+    assert rig.request("POST", "/emails", GOOD, key="ms_arriving").problem == (503, "service_unavailable")
     assert rig.request("POST", "/emails", GOOD, key="ms_wrong").problem == (403, "invalid_api_key")
 
 

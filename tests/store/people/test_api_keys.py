@@ -17,7 +17,7 @@ from mailsvc.store.cache import CHANNEL, MAX_AGE
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.accounts import Account, Accounts
-from mailsvc.store.people.api_keys import Caller, Keys, digest, hint, is_well_formed, new_token
+from mailsvc.store.people.api_keys import Caller, Keys, Moved, digest, hint, is_well_formed, new_token
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW
@@ -241,10 +241,26 @@ def test_a_key_of_a_cell_begins_with_its_name() -> None:
 async def test_the_cell_of_an_account_that_has_moved_is_known_by_its_keys(pool: Pool) -> None:
     now, token = clock(), new_token("us_1")
     keys = Keys(pool, now)
-    assert await keys.moved_to(digest(token)) is None
+    assert await keys.moved(digest(token)) is None
     now.advance(MAX_AGE)
     values = (digest(token), UUID(int=1), UUID(int=2), "eu_1")
     await pool.run("INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s)", values)
-    assert await keys.moved_to(digest(token)) == "eu_1"
-    assert await keys.moved_to(digest(new_token("us_1"))) is None
+    assert await keys.moved(digest(token)) == Moved("eu_1")
+    assert await keys.moved(digest(new_token("us_1"))) is None
     assert await keys.find(digest(token)) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_keys_of_an_account_that_is_about_to_arrive_are_known(pool: Pool) -> None:
+    """Also if it has been here before. Its rows are staged as an account's move stages them."""
+    keys, owner = Keys(pool, clock()), await account(pool)
+    key_id, token = await keys.create(owner.id, "k", "full_access")
+    await pool.run(
+        "INSERT INTO account_arrivals (account_id, number, name, content)"
+        " SELECT account_id, 1, 'api_keys', to_jsonb(k) FROM api_keys k WHERE id = %s",
+        (key_id,),
+    )
+    await pool.run("DELETE FROM api_keys")
+    values = (digest(token), key_id, UUID(int=2), "eu_1")
+    await pool.run("INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s)", values)
+    assert await keys.moved(digest(token)) == Moved(None)
