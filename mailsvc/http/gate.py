@@ -29,7 +29,7 @@ METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OP
 IMAGES = b"/dashboard/images"
 UPLOADS = frozenset({b"/contacts/imports", b"/dashboard/audience/imports", IMAGES})  # take a form with a file
 EDITOR, SAVE = b"/dashboard/broadcasts/", b"/edit/save"  # how the path begins and ends at which the broadcast editor saves
-CELL = b"/cell"
+CELL = b"/cell"  # whether this process's cell has the account of the key
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -133,7 +133,7 @@ class Gate:
         return self._checked(head, Entry(quota, body_max=most + FORM), Hold(self.budgets.api, account_id))
 
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
-        """A request without a valid key counts towards the limit of its address. That of an account that has moved is valid elsewhere."""
+        """A request without a valid key counts towards the limit of its address. The key of an account that moves is valid."""
         moved = wrong is not None and wrong.status in (421, 503)
         quota = self.rate.peek(head.address()) if moved else self.rate.take(head.address())
         if not quota.allowed and not moved:

@@ -65,15 +65,15 @@ class Relay:
         session.trusted_network = network_key is not None
         return RelaySession(self, session, client, network_key)
 
-    async def moved(self, token: bytes) -> Reply | None:
-        """The reply to a key whose account has left this cell, or is about to arrive. The next session may reach the right one."""
+    async def moved(self, token: bytes, left: Reply) -> Reply | None:
+        """The reply to a key whose account is about to arrive in this cell, or `left` if it has left. None if it did not move."""
         try:
             found = await self.keys.moved(token)
         except StoreError:
             return relay_replies.LOGIN_UNAVAILABLE
         if found is None:
             return None
-        return relay_replies.LOGIN_UNAVAILABLE if found.cell is None else relay_replies.MOVED
+        return relay_replies.LOGIN_UNAVAILABLE if found.cell is None else left
 
     async def find_caller(self, token: bytes | UUID) -> Caller | Reply | None:
         """The caller whose key has this SHA-256 or ID; a reply if the store is unavailable."""
@@ -107,11 +107,9 @@ class RelaySession:
         if relay.login_failures.exceeded(self._client):
             return relay_replies.TOO_MANY_FAILURES
         token = digest(password)
-        caller = await relay.find_caller(token) if relay.well_formed(password) else None
+        caller = await relay.find_caller(token) or await relay.moved(token, relay_replies.MOVED) if relay.well_formed(password) else None
         if isinstance(caller, Reply):
             return caller
-        if caller is None and relay.well_formed(password) and (moved := await relay.moved(token)) is not None:
-            return moved
         right_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), relay.user.encode())
         if caller is None or not right_user:
             relay.login_failures.add(self._client)
@@ -154,12 +152,19 @@ class RelaySession:
         if isinstance(caller, Reply):
             return relay_replies.STORE_UNAVAILABLE
         if caller is None:
-            return replies.LOGIN_FIRST if self._login.token == self._network_key else relay_replies.REVOKED
+            return await self._no_caller(self._login.token)
         if caller.suspended:
             return relay_replies.SUSPENDED
         self._null_mx = self._relay.null_mx.check()
         quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
         return replies.SENDER_OK if quota.allowed else relay_replies.TOO_FAST
+
+    async def _no_caller(self, token: bytes | UUID) -> Reply:
+        """The reply to a mail whose key no longer has a caller. If the account has moved meanwhile, the client has to connect again."""
+        if isinstance(token, UUID):
+            return replies.LOGIN_FIRST
+        moved = await self._relay.moved(token, relay_replies.LEFT)
+        return relay_replies.STORE_UNAVAILABLE if moved is relay_replies.LOGIN_UNAVAILABLE else moved or relay_replies.REVOKED
 
     async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
         path = recipient.path

@@ -166,13 +166,8 @@ class Named(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def named(name: str, moved_to: str = "", *moved: str, status: int = 200) -> Iterator[Any]:
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named)
-    server.name, server.moved_to, server.moved_keys, server.status, server.seen = (
-        name,
-        moved_to,
-        [key.split("_")[-1] for key in moved],
-        status,
-        [],
-    )
+    server.name, server.status, server.seen = name, status, []
+    server.moved_to, server.moved_keys = moved_to, [key.split("_")[-1] for key in moved]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server

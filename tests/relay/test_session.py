@@ -58,6 +58,17 @@ def test_a_key_of_an_account_that_has_moved_is_a_temporary_failure() -> None:
     assert client.login(TOKEN).startswith("235")
 
 
+def test_a_session_is_closed_if_the_account_moves_during_it() -> None:
+    for moved, reply in ((Moved("eu_1"), "421 4.3.2 The account has moved"), (Moved(None), "451 4.3.0"), (None, "550 5.7.1")):
+        rig = RelayRig()
+        client = rig.logged_in(TOKEN)
+        assert client.mail(ME + b"\r\nx\r\n").startswith("250")
+        del rig.keys.callers[digest(TOKEN)]
+        rig.keys.elsewhere = {} if moved is None else {digest(TOKEN): moved}
+        assert client.command("MAIL FROM:<a@b.example>").startswith(reply)
+        assert client.closed is (reply[:3] == "421")
+
+
 def test_a_key_is_refused_in_another_network_than_its_own() -> None:
     rig = RelayRig()
     rig.keys.callers[digest("ms_far")] = Caller(ACCOUNT, UUID(int=5), "full_access", None, None, networks=("203.0.113.0/24",))
