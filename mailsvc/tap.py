@@ -50,6 +50,7 @@ from mailsvc.http.resources.tracking import assembly as tracked_links
 from mailsvc.intake import Intake
 from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
+from mailsvc.mail.authentication import dkim
 from mailsvc.monitoring import logs, metrics
 from mailsvc.monitoring.control_socket import ControlFactory, open_socket
 from mailsvc.monitoring.failures import explain
@@ -221,14 +222,14 @@ class Daemon:
         """Delivery, from the queue through lanes to other servers."""
         reactor, settings, given, threads = self.reactor, self.settings, self.settings.delivery, self.threads
         fetcher = Fetcher(reactor, self.resolver, attrs.evolve(wiring.fetch_rules(settings.fetch), ports=frozenset({443}), clear=False))
-        linger = settings.database.commit_linger
+        linger, signer = settings.database.commit_linger, Offload(reactor, pool=threads.signing, together=dkim.complete)
         settling = self.settling = Settling(self.pool, reactor, on_events=lambda: self.notifications.notify("events"), linger=linger)
         delivery, upkeep = assemble(
             reactor, self.pool, wiring.delivery_limits(given), region=settings.region, ehlo_name=given.ehlo_name or "",
             process=self.process, resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
             sources=wiring.source_rules(given), pools=self.pools, timeouts=wiring.smtp_timeouts(given),
             policy_fetcher=fetcher if given.mta_sts else None, messages=self.messages, settling=settling, consent=self.personal.consent,
-            sending=SendingDomains(self.domains, self.accounts, self.signing, Offload(reactor, pool=threads.signing), threads.body),
+            sending=SendingDomains(self.domains, self.accounts, self.signing, signer, threads.body),
         )  # fmt: skip
         delivery.attempts.tls_counts.start(self.opened)
         delivery.attempts.tracing = self.tracing

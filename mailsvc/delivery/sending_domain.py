@@ -17,7 +17,7 @@ from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail import return_path
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.authentication import dkim
-from mailsvc.mail.authentication.dkim import SigningKey
+from mailsvc.mail.authentication.dkim import SigningKey, Unsigned
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.domains.domains import Domain, Domains, StoredKey
 from mailsvc.store.ids import uuid7_seconds
@@ -35,13 +35,16 @@ _GONE = "The sending domain no longer exists."
 
 @attrs.define(eq=False)
 class SendingDomains:
-    """`in_thread` runs a function off the reactor thread, `body_thread` one that takes longer. The first secret signs return paths."""
+    """`signer` runs a function off the reactor thread and signs what it returns, together with others; `body_thread` is for long work.
+
+    The first secret signs return paths.
+    """
 
     domains: Domains
     accounts: Accounts
     secrets: Callable[[], Sequence[bytes]]
-    in_thread: InThread
-    body_thread: InThread | None = None
+    signer: Callable[[Callable[[], Unsigned]], Awaitable[bytes]]
+    body_thread: InThread
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
@@ -66,10 +69,10 @@ class SendingDomains:
         if domain.reserved:  # a copy of a test email cannot be used to send spam in the domain's name
             ends = begins + dkim.TEST_LIFETIME
 
-        def sign() -> bytes:
-            return dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
+        def prepare() -> Unsigned:
+            return dkim.prepare(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
 
-        return await (self.in_thread(sign) if len(body) <= _SMALL else self._with_body(sign))
+        return await (self.signer(prepare) if len(body) <= _SMALL else self._with_body(lambda: dkim.complete([prepare()])[0]))
 
     async def eight_bit(self, body: Pieces) -> bool:
         return await self._with_body(lambda: not all(piece.isascii() for piece in body))
@@ -78,7 +81,7 @@ class SendingDomains:
         return await self._with_body(lambda: sevenbit.convert(body if isinstance(body, bytes) else b"".join(body)))
 
     def _with_body(self, work: Callable[[], T]) -> Awaitable[T]:
-        return (self.body_thread or self.in_thread)(work)
+        return self.body_thread(work)
 
     async def _domain(self, transaction: Transaction) -> Domain:
         domain = await self.domains.get(transaction.domain_id)

@@ -24,8 +24,8 @@ _ATEXT = r"a-zA-Z0-9!#$%&'*+/=?^_`{|}~\-"
 _BEYOND = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"  # 6531 §3.3, without C1 controls, line separators, surrogates
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 
-_DOT_ATOM = re.compile(rf"[{_ATEXT}{_BEYOND}]++(?:\.[{_ATEXT}{_BEYOND}]++)*+")
-_QUOTED = re.compile(rf'"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+"')  # 5321 §4.1.2 Quoted-string
+_DOT_ATOM = re.compile(rf"[{_ATEXT}{_BEYOND}]++(?>(?:\.[{_ATEXT}{_BEYOND}]++)*)")
+_QUOTED = re.compile(rf'"(?>(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*)"')  # 5321 §4.1.2 Quoted-string
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -35,8 +35,8 @@ _COMMON = re.compile(
     r"((?:(?!..--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!(?:arpa|invalid|local|localhost|onion)>?$)[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(>?)",
     re.IGNORECASE,
 )
-_NAMED = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*+" *+|[^<>]*)<(?P<address>(?:"(?:[^"\\]|\\.)*+"|[^<>"])++)>')
-_QUOTED_NAME = re.compile(r'"(?:[^"\\]|\\.)*+"')
+_NAMED = re.compile(r'(?P<name>"(?>(?:[^"\\]|\\.)*)" *+|[^<>]*)<(?P<address>(?>(?:"(?>(?:[^"\\]|\\.)*)"|[^<>"])+))>')
+_QUOTED_NAME = re.compile(r'"(?>(?:[^"\\]|\\.)*)"')
 _SPECIAL = re.compile(r'[<>@,;:"\\]|=\?')  # a name with any of these is displayed in quotes
 
 
@@ -213,11 +213,13 @@ class Path:
 
 
 # Hot path of parse_path, in one match: no source route, no quoting, no Unicode, no literal.
-_PLAIN_PATH = re.compile(rf"<([{_ATEXT}]++(?:\.[{_ATEXT}]++)*+)@({_DOMAIN.pattern})>(?: .*+)?".encode("ascii"), re.IGNORECASE | re.DOTALL)
+_PLAIN_PATH = re.compile(
+    rf"<([{_ATEXT}]++(?>(?:\.[{_ATEXT}]++)*))@({_DOMAIN.pattern})>(?: .*+)?".encode("ascii"), re.IGNORECASE | re.DOTALL
+)
 _PATH = re.compile(
-    r" ?<(?:@[a-zA-Z0-9.,@-]*+:)?+"  # a source route is ignored
-    rf'(?P<local>[{_ATEXT}.{_BEYOND}]++|"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+")'
-    rf"(?:@(?P<domain>\[[!-Z^-~]*+\]|[a-zA-Z0-9.{_BEYOND}-]++))?+>"
+    r" ?<(?>(?:@[a-zA-Z0-9.,@-]*+:)?)"  # a source route is ignored
+    rf'(?P<local>[{_ATEXT}.{_BEYOND}]++|"(?>(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*)")'
+    rf"(?>(?:@(?P<domain>\[[!-Z^-~]*+\]|[a-zA-Z0-9.{_BEYOND}-]++))?)>"
 )
 
 
@@ -251,7 +253,7 @@ def _parse_any_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
     return result, rest
 
 
-_PATH_BYTES = re.compile(rb' ?<(?:[^<>"\x00-\x1f\x7f]++|"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*+")*+>')
+_PATH_BYTES = re.compile(rb' ?<(?>(?:[^<>"\x00-\x1f\x7f]++|"(?>(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*)")*)>')
 _ROUTE_LIMIT = 1024
 
 

@@ -177,7 +177,7 @@ class Field:
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _FIELD = re.compile(rb"([!-9;-~]++)[ \t]*+:(.*+)", re.DOTALL)
 # Matches only at the start of lines, so that any input is parsed in linear time.
-_WHOLE_FIELDS = re.compile(rb"^(([!-9;-~]++)[ \t]*+:([^\r\n]*+(?:\r\n[ \t][^\r\n]*+)*+)\r\n)", re.MULTILINE)
+_WHOLE_FIELDS = re.compile(rb"^(([!-9;-~]++)[ \t]*+:([^\r\n]*+(?>(?:\r\n[ \t][^\r\n]*+)*))\r\n)", re.MULTILINE)
 
 
 def split_message(message: bytes) -> tuple[bytes, int]:

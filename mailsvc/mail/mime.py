@@ -25,7 +25,7 @@ _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 _SLICE = 1 << 20  # bytes that are decoded at once
 # The fields that describe a part. A part can have megabytes of other fields.
 _PART_FIELD = re.compile(
-    rb"(?:\A|(?<=\r\n))(content-(?:type|disposition|transfer-encoding|id))[ \t]*+:([^\r]*+(?:\r(?!\n(?![ \t]))[^\r]*+)*+)", re.IGNORECASE
+    rb"(?:\A|(?<=\r\n))(content-(?:type|disposition|transfer-encoding|id))[ \t]*+:([^\r]*+(?>(?:\r(?!\n(?![ \t]))[^\r]*+)*))", re.IGNORECASE
 )
 _REST_OF_LINE = re.compile(rb"[ \t]*+(?:\r\n|\Z)")
 

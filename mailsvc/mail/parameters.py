@@ -13,7 +13,7 @@ _ATTRIBUTE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _PERCENT = tuple(chr(byte) if byte in _ATTRIBUTE else f"%{byte:02X}" for byte in range(256))
 _PLAIN = re.compile(r"(?! )(?!.*=\?)[ -~]*(?<! )")  # readers strip spaces, and some decode "=?" as an encoded word
 
-_PARAMETER = re.compile(r';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;]*+))', re.DOTALL)
+_PARAMETER = re.compile(r';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?>(?:[^"\\]|\\.)*))"?|([^;]*+))', re.DOTALL)
 _SECTION = re.compile(r"([^*]+)(?:\*(\d{1,4}))?(\*)?")
 
 

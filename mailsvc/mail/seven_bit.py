@@ -21,7 +21,7 @@ _WORDS = 512 * 1024  # bytes of non-ASCII fields that are written as encoded wor
 _PARTS = 10_000  # delimiter lines that are parsed; the rest belongs to the last part
 _SLICE = 64 * 1024
 _WINDOW = 1024 * 1024
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)("?)')
+_QUOTED = re.compile(r'"((?>(?:[^"\\]|\\.)*))("?)')
 _BOUNDARY = re.compile(rb'\bboundary\s*+=\s*+(?:"([^"\r\n]{1,998})"|([^\s;"]{1,998}+))', re.IGNORECASE)
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _ENCODINGS = frozenset({b"quoted-printable", b"base64"})

@@ -31,7 +31,9 @@ _ONCE = {name.lower().encode("ascii"): name for name in ("To", "Cc", "Reply-To",
 _UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # can differ between two submissions of the same mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|\((?:[^()\\]|\\.)*+\)?|[^,"()]++|.')  # of a list; a closing quote or parenthesis can be missing
+_TOKEN = re.compile(
+    r'"(?>(?:[^"\\]|\\.)*)"?|\((?>(?:[^()\\]|\\.)*)\)?|[^,"()]++|.'
+)  # of a list; a closing quote or parenthesis can be missing
 _LIST = re.compile(r'[,"():;]')  # without any of these, it is a single address
 _NOT_SHOWN = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f]"

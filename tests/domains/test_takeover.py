@@ -167,7 +167,7 @@ async def test_queued_mail_of_a_lost_domain_ends(rig: Rig) -> None:
     assert await store.statuses(queued) == ["failed"]
     [recipient] = await store.emails.recipients(rig.account.id, queued.email_id)
     assert recipient.last_reply == f"The sending domain {NAME} now belongs to another account."
-    side = SendingDomains(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work())  # type: ignore[arg-type]
+    side = SendingDomains(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work(), lambda work: work())  # type: ignore[arg-type]
     rig.domains.changed()
     with pytest.raises(Gone, match="now belongs to another account"):
         await side.origin(SimpleNamespace(domain_id=old.id))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ _SPACE = r"[\t\n\f\r ]*+"
 _NAME = r"[\t\n\f\r /]*+([^\t\n\f\r />][^\t\n\f\r />=]*+)"
 _VALUE = rf"{_SPACE}=(?:{_SPACE}(?:\"([^\"]*+)\"|'([^']*+)'|([^\t\n\f\r >\"'][^\t\n\f\r >]*+)|(?=>)))|(?!{_SPACE}=)"
 _ATTRIBUTE = re.compile(rf"{_NAME}(?:{_VALUE})")
-_ATTRIBUTES = re.compile(rf"(?:{_NAME}(?:{_VALUE}))*+[\t\n\f\r /]*+>")  # a tag whose end is missing is none
+_ATTRIBUTES = re.compile(rf"(?>(?:{_NAME}(?:{_VALUE}))*)[\t\n\f\r /]*+>")  # a tag whose end is missing is none
 # Elements whose content is text, up to the end tag.
 _TEXT = {
     name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE)

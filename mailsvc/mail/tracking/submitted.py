@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from mailsvc.mail import charset, header, mime, transfer_encoding
 from mailsvc.mail.mime import HtmlPart
 
-_ENCODING = re.compile(rb"^content-transfer-encoding[ \t]*+:[^\r\n]*+\r\n(?:[ \t][^\r\n]*+\r\n)*+", re.IGNORECASE | re.MULTILINE)
+_ENCODING = re.compile(rb"^content-transfer-encoding[ \t]*+:[^\r\n]*+\r\n(?>(?:[ \t][^\r\n]*+\r\n)*)", re.IGNORECASE | re.MULTILINE)
 _SIGNATURE = "dkim-signature"
 
 

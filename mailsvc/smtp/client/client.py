@@ -29,6 +29,7 @@ from mailsvc.smtp.client.plan import MALFORMED, SendMode, lay_out
 from mailsvc.smtp.client.transaction import Result, Stage, Step, Transaction
 from mailsvc.smtp.client.transcript import ClientTranscript
 from mailsvc.smtp.client.write_guard import WriteGuard
+from mailsvc.smtp.writing import write
 
 __all__ = [
     "BadAddress",
@@ -156,7 +157,7 @@ class SmtpClient(Handshake):
             self._send_message(transaction, commands)
             return
         self._expect_command_reply(transaction)
-        self.transport.write(commands)
+        write(self.transport, commands)
 
     def _can_send_at_once(self, envelope: Envelope) -> bool:
         """Whether to send the message with its commands: it is small, and the server is alive and has no unfinished transaction."""
@@ -231,7 +232,7 @@ class SmtpClient(Handshake):
         try:
             data = head + coding.feed(b"".join(self._pieces)) + coding.end()
             if self._may_end():
-                self.transport.write(data)
+                write(self.transport, data)
         except Exception as error:
             self._message_failed(error)
 

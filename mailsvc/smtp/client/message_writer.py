@@ -8,6 +8,7 @@ from twisted.internet.interfaces import IConsumer, IPushProducer
 from zope.interface import implementer
 
 from mailsvc.smtp.client.dot_stuffing import Coding, slices
+from mailsvc.smtp.writing import write
 
 
 @implementer(IPushProducer)
@@ -80,12 +81,12 @@ class MessageWriter:
             data += self._coding.end()
             self.stop()
             if self._may_end():
-                self._transport.write(data)
+                write(self._transport, data)
             return
         if not self._registered:
             self._registered = True
             self._transport.registerProducer(self, True)
             if self._done:
                 return
-        self._transport.write(data)
+        write(self._transport, data)
         self._slice_written(len(data))

@@ -29,6 +29,7 @@ from mailsvc.smtp.server.framing import InputBuffer
 from mailsvc.smtp.server.replies import Hangup, encode
 from mailsvc.smtp.server.session import Listener, Peer, Session, SessionFactory, SessionPolicy
 from mailsvc.smtp.server.transcript import Transcript
+from mailsvc.smtp.writing import write
 
 log = Logger()
 _LINES_PER_TURN = 100  # read before other connections have their turn
@@ -187,7 +188,7 @@ class ServerProtocol(TwistedProtocol):
             data = b"".join(self._out)
             self._out.clear()
             if not self._lost:
-                self.transport.write(data)
+                write(self.transport, data)
 
     def start_tls(self) -> None:
         """Start TLS and discard what was received in clear text."""
