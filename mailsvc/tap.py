@@ -32,6 +32,7 @@ from mailsvc.delivery.assembly import assemble
 from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
+from mailsvc.delivery.passing.assembly import Passing
 from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.service import Delivery
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
@@ -144,8 +145,9 @@ class Daemon:
         await self.open_database()
         self.tracing = start_tracing(self.settings.tracing, self.process.id, __version__, self.reactor, self.opened)
         self.open_stores()
+        self.passing = Passing(self.reactor, self.process, self.database, self.notifications, self.opened)
         delivery = await self.start_delivery() if "delivery" in roles else None
-        handoff = QueueOnly(self.process.id, self.routes(self.resolver)) if delivery is None else delivery.handoff
+        handoff = self.passing.queue_only(self.routes(self.resolver)) if delivery is None else delivery.handoff
         await self.open_control_socket(delivery)
         if "ledger" in roles:
             self.start_ledger()
@@ -196,8 +198,8 @@ class Daemon:
         # A separate resolver: slow zones of customers must not delay delivery.
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
         self.domains = wiring.domains(self.settings, self.database, reactor, notifications)
-        wake = lambda: notifications.notify(DOMAINS)  # noqa: E731
-        self.maintenance = domain_maintenance(self.settings, self.database, reactor, self.domains, resolver, wake)
+        maintenance = partial(domain_maintenance, self.settings, self.database, reactor, self.domains, resolver)
+        self.maintenance = maintenance(partial(notifications.notify, DOMAINS))
         self.personal = Personalization.of(pool, reactor, self.database.encryption, self.threads.body)
         self.tracking = wiring.outgoing_tracking(self.settings, self.database.encryption, self.personal.keys, self.threads.body)
         self.messages, self.sandbox_mail = Messages(pool, reactor, self.personal.composer, self.database.bodies), SandboxMail(pool)
@@ -241,6 +243,7 @@ class Daemon:
         await upkeep.start(self.opened)
         delivery.startService()
         self.opened.add("delivery", awaited(delivery.stopService))
+        self.passing.take(delivery)
         return delivery
 
     async def open_control_socket(self, delivery: Delivery | None) -> None:
@@ -281,16 +284,16 @@ class Daemon:
 
     async def open_sandbox(self) -> None:
         """In development: an SMTP server that receives outgoing mail."""
-        port_25 = lambda: self.relay_ports.get("25")  # noqa: E731
-        receivers = sandbox(self.reactor, self.opened, self.sandbox_mail, self.bounces.find_email, self.threads.body, port_25)
+        find, port_25 = self.bounces.find_email, lambda: self.relay_ports.get("25")
+        receivers = sandbox(self.reactor, self.opened, self.sandbox_mail, find, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
     def prepare_intake(self, handoff: LocalHandoff | QueueOnly) -> None:
         """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
         reactor, settings, database = self.reactor, self.settings, self.database
         self.limits = wiring.mail_limits(settings.limits)
-        store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger, hashes=database.hashes, bodies=database.bodies)
-        expiry = timedelta(seconds=settings.delivery.expire)
+        linger, expiry, pace = settings.database.commit_linger, timedelta(seconds=settings.delivery.expire), self.passing.pace.wait
+        store = Acceptance(self.pool, reactor, linger=linger, hashes=database.hashes, bodies=database.bodies, pace=pace)
         intake = Intake if self.tracing is None else partial(TracedIntake, tracing=self.tracing)
         self.intake = intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail(), settings.abuse, settings.smtp.postmaster)
@@ -426,8 +429,7 @@ class Daemon:
 
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
         """In development: creates a first account and prints how to start."""
-        file = self.settings.development.dev_file
-        if file is not None:
+        if (file := self.settings.development.dev_file) is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.maintenance, self.people())
             suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
             welcome = Welcome(customers, self.settings, file, address(self.settings.base_url or "", ports), relay, suppress)

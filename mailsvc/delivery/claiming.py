@@ -25,8 +25,9 @@ _DESTINATIONS, _ROWS = 40, 400  # of one claim; the rows are divided among its d
 _FEW = 10  # rows of one destination, however many destinations there are
 _CLAIMS = 4  # at once
 _LOOK = 1000  # destinations seen in one look
-_PAUSE = 0.05  # seconds between two looks at the queue, however often the loop is woken
-_SHORT_PAUSE = 0.01  # the same after a look that found little: waiting longer would not collect more rows
+_PAUSE = 0.05  # seconds between two looks at the queue, at most, however often the loop is woken
+_SHORT_PAUSE = 0.01  # at least; and after a look that found little: waiting longer would not collect more rows
+_SHARE = 4  # times as long as a look took: with time to spare there are more looks, and mail waits less
 _LITTLE = 3  # rows
 
 
@@ -81,10 +82,10 @@ class Claiming:
             for batch in self._batches([destination]):
                 self._tasks.spawn(self._claim(batch))
 
-    def rest(self) -> float:
-        """For how many seconds after a look no wake-up causes another."""
+    def rest(self, took: float) -> float:
+        """For how many seconds after a look, which took so many, no wake-up causes another."""
         rows, self._rows = self._rows, 0
-        return _SHORT_PAUSE if rows <= _LITTLE else _PAUSE
+        return _SHORT_PAUSE if rows <= _LITTLE else min(max(_SHORT_PAUSE, _SHARE * took), _PAUSE)
 
     @property
     def _skipped(self) -> set[str]:

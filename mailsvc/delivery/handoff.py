@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
 import attrs
@@ -148,13 +148,14 @@ class LocalHandoff:
 class QueueOnly:
     """Everything is queued. The destination comes from a route that is already known, so that whoever claims the mail need not move it.
 
-    Unknown domains are looked up for the next mail; nothing waits for that.
+    Unknown domains are looked up for the next mail; nothing waits for that. `pass_on` gives a message to a process that delivers (passing).
     """
 
     log = Logger()
 
     lease: int
     routes: Routes
+    pass_on: Callable[[NewEmail], None] = lambda email: None
     _looking_up: set[str] = attrs.field(factory=set, init=False)
 
     def reserve(
@@ -168,6 +169,7 @@ class QueueOnly:
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """Other processes claim it."""
+        self.pass_on(email)
 
     def release(self, reservations: Mapping[str, object]) -> None:
         """Nothing was reserved."""

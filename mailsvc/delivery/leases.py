@@ -13,6 +13,7 @@ from uuid import UUID
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
+from mailsvc.delivery.passing.frames import Passed
 from mailsvc.delivery.tasks import Tasks
 from mailsvc.delivery.transaction import Key, Transaction
 from mailsvc.store.broadcasts.personal import PersonalEmail
@@ -62,6 +63,10 @@ class LeaseBook:
     def keep(self, email: NewEmail) -> None:
         """Remember the message of an email that went to the queue, in case this process claims it."""
         self._recent.keep(email.email_id, email.message, email.envelope)
+
+    def keep_passed(self, passed: Passed) -> None:
+        """The same for one that another process accepted."""
+        self._recent.keep(passed.email_id, passed.body, passed.envelope)
 
     @property
     def claim_bytes(self) -> int:

@@ -84,7 +84,7 @@ class Delivery(Service):
         peers = partial(process.peers, "delivery")
         admission, tasks, backlog = Admission.of(limits), Tasks(), Backlog()
         self._queue = ProcessQueue(clock, region, process, queue)
-        self._loop = PollingLoop(clock, "reading the queue", self._poll, limits.poll_seconds, rest=lambda _: self._claiming.rest())
+        self._loop = PollingLoop(clock, "reading the queue", self._poll, limits.poll_seconds, rest=lambda took: self._claiming.rest(took))
         cached = limits.memory // 4
         memory = MemoryBudget(limits.memory - cached)
         leases = LeaseBook(clock, queue, tasks, self.wake, memory, RecentMessages(cached))
@@ -102,7 +102,7 @@ class Delivery(Service):
         self._claiming = Claiming(self._queue, admission, holds, placing, lanes, leases, backlog, tasks, self.wake)
         self._chores = Chores(limits, self._queue, holds, lanes, leases, self.wake)
         self.handoff = LocalHandoff(limits, admission, self._queue, routes, holds, backlog, lanes, leases)
-        self._tasks, self._leases = tasks, leases
+        self._tasks, self._leases, self.keep_passed = tasks, leases, leases.keep_passed
         self.memory, self.attempts, self.holds, self.slots, self.lanes = memory, attempts, holds, slots, lanes
 
     def startService(self) -> None:
@@ -144,6 +144,11 @@ class Delivery(Service):
         """Other processes took this one for dead and took over its leases: send nothing of that any more."""
         for transaction in self.lanes.close():
             self._leases.remove(transaction)
+
+    @property
+    def emails(self) -> int:
+        """Recipients in memory that are to be delivered."""
+        return len(self._leases.held)
 
     @property
     def expired(self) -> int:

@@ -6,6 +6,7 @@ A submission is acknowledged only after the commit was confirmed. Concurrent sub
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -64,7 +65,8 @@ RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND l
 class Acceptance:
     """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others.
 
-    `hashes`: to recognize suppressed addresses that were erased. `bodies`: the keys of accounts whose messages are encrypted.
+    `hashes`: to recognize suppressed addresses that were erased. `bodies`: the keys of accounts whose messages are encrypted. `pace`: what
+    to await before a submission of so many emails, if anything (runtime/pacing).
     """
 
     log = Logger()
@@ -78,8 +80,9 @@ class Acceptance:
         max_items: int = MAX_ITEMS,
         hashes: Hashes | None = None,
         bodies: BodyKeys | None = None,
+        pace: Callable[[int], Awaitable[None] | None] = lambda emails: None,
     ) -> None:
-        self._pool = pool
+        self._pool, self.pace = pool, pace
         self._hashes, self._bodies = hashes, bodies
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
@@ -95,6 +98,8 @@ class Acceptance:
         """
         if any(email.encrypted for email in submission.emails):
             submission = await self._with_cipher(submission)
+        if (turn := self.pace(len(submission.emails))) is not None:
+            await turn
         claim = _claim(submission)
         if claim is not None and claim.identity in self._running:
             return InProgress()

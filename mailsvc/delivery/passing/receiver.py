@@ -1,0 +1,90 @@
+"""The end that delivers: it keeps the messages that other processes pass on, and tells them whether it is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from mailsvc.delivery.passing import sockets
+from mailsvc.delivery.passing.frames import BEHIND, IN_TIME, BadFrame, FrameReader, Passed
+
+_MOST = 100  # connections
+
+
+class _Connection(Protocol):
+    """From one process that accepts."""
+
+    log = Logger()
+    transport: Any
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver, self._reader = receiver, FrameReader()
+
+    def connectionMade(self) -> None:
+        if not sockets.same_user(self.transport) or len(self._receiver.connections) >= _MOST:
+            self.transport.abortConnection()
+            return
+        self._receiver.connections.add(self)
+        self.tell(self._receiver.behind)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self not in self._receiver.connections:
+            return
+        try:
+            passed = list(self._reader.feed(data))
+        except BadFrame as error:
+            self.log.warn("a process passed on what cannot be read: {error}", error=str(error))
+            self.transport.abortConnection()
+            return
+        if passed:
+            self._receiver.received(passed)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._receiver.connections.discard(self)
+
+    def tell(self, behind: bool) -> None:
+        self.transport.write(BEHIND if behind else IN_TIME)
+
+
+@attrs.define(eq=False)
+class Receiver:
+    """`keep` is given each message, `wake` causes a look at the queue."""
+
+    log = Logger()
+
+    keep: Callable[[Passed], None]
+    wake: Callable[[], None]
+    behind: bool = attrs.field(default=False, init=False)
+    connections: set[_Connection] = attrs.field(factory=set, init=False)
+    _port: Any = attrs.field(default=None, init=False)
+
+    def listen(self, reactor: Any, address: str) -> None:
+        """Without the socket, others read what they need from Postgres."""
+        try:
+            self._port = reactor.listenUNIX(address, Factory.forProtocol(lambda: _Connection(self)))
+        except CannotListenError as error:
+            self.log.warn("no messages are taken from other processes: {error}", error=str(error))
+
+    async def stop(self) -> None:
+        port, self._port = self._port, None
+        if port is not None:
+            await port.stopListening()
+        for connection in list(self.connections):
+            connection.transport.abortConnection()
+
+    def received(self, passed: list[Passed]) -> None:
+        for each in passed:
+            self.keep(each)
+        self.wake()
+
+    def set(self, behind: bool) -> None:
+        """Tell the processes that accept."""
+        self.behind = behind
+        for connection in self.connections:
+            connection.tell(behind)

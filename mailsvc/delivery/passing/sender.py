@@ -1,0 +1,125 @@
+"""The end that accepts: it passes messages on to the processes of this machine that deliver mail of its region."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import cycle
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from mailsvc.delivery.passing import sockets
+from mailsvc.delivery.passing.frames import BEHIND, LARGEST, Passed, frame
+from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.queue.processes import Running
+
+_CONNECT = 5  # seconds
+
+
+class _Connection(Protocol):
+    """To one process that delivers."""
+
+    transport: Any
+
+    def __init__(self, sender: Sender, process: int) -> None:
+        self._sender, self._process = sender, process
+        self.full = self.behind = False
+
+    def connectionMade(self) -> None:
+        if not sockets.same_user(self.transport):
+            self.transport.abortConnection()
+            return
+        self.transport.registerProducer(self, True)
+        self._sender.opened(self._process, self)
+
+    def dataReceived(self, data: bytes) -> None:
+        self.behind = data[-1:] == BEHIND
+        self._sender.changed()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._sender.lost(self._process)
+
+    def pauseProducing(self) -> None:
+        """It reads more slowly than this process accepts: what does not fit is not passed on."""
+        self.full = True
+
+    def resumeProducing(self) -> None:
+        self.full = False
+
+    def stopProducing(self) -> None:
+        self.full = True
+
+
+@attrs.define(eq=False)
+class Sender:
+    """`running` returns the live processes, `address` the socket of one, by its process ID. `number` is the one that it registered with.
+
+    `behind` is told whether all of those that deliver are behind.
+    """
+
+    log = Logger()
+
+    reactor: Any
+    number: Callable[[], int]
+    running: Callable[[], Awaitable[list[Running]]]
+    address: Callable[[int], str]
+    behind: Callable[[bool], None]
+    _connections: dict[int, _Connection] = attrs.field(factory=dict, init=False)
+    _connecting: set[int] = attrs.field(factory=set, init=False)
+    _turns: Any = attrs.field(factory=lambda: cycle(()), init=False)
+    _region: str = attrs.field(default="", init=False)
+
+    async def look(self) -> None:
+        """Connect to the processes that are new, and forget those that have ended."""
+        running = await self.running()
+        own = next((each for each in running if each.id == self.number()), None)
+        if own is None:
+            return
+        self._region = own.region
+        beside = {each.pid for each in running if "delivery" in each.roles and (each.host, each.region) == (own.host, own.region)}
+        for gone in self._connections.keys() - beside:
+            self._connections[gone].transport.loseConnection()
+        for new in beside - self._connections.keys() - self._connecting:
+            self._connecting.add(new)
+            endpoint = UNIXClientEndpoint(self.reactor, self.address(new), timeout=_CONNECT)
+            connectProtocol(endpoint, _Connection(self, new)).addErrback(lambda _, process=new: self.lost(process))
+
+    def pass_on(self, email: NewEmail) -> None:
+        """To one of them, in turn. It is left to the queue if they are busy, or if the email must not be delivered from memory."""
+        if not self._connections or not isinstance(email.message, bytes) or len(email.message) > LARGEST:
+            return
+        if email.scheduled_at is not None or email.topic_id is not None or email.region != self._region:
+            return
+        connection = next(self._turns)
+        if not connection.full:
+            connection.transport.write(frame(Passed(email.email_id, email.envelope, email.message)))
+
+    async def stop(self) -> None:
+        for connection in list(self._connections.values()):
+            connection.transport.loseConnection()
+
+    # Called by connections
+
+    def opened(self, process: int, connection: _Connection) -> None:
+        self._connecting.discard(process)
+        self._connections[process] = connection
+        self._turns = cycle(list(self._connections.values()))
+
+    def lost(self, process: int) -> None:
+        self._connecting.discard(process)
+        if self._connections.pop(process, None) is not None:
+            self._turns = cycle(list(self._connections.values()))
+            self.changed()
+
+    def changed(self) -> None:
+        self.behind(bool(self._connections) and all(each.behind for each in self._connections.values()))
+
+    def look_again(self) -> None:
+        """Processes came or went."""
+        looking = Deferred.fromCoroutine(self.look())
+        looking.addErrback(lambda failure: self.log.info("looking for processes failed: {error}", error=failure.getErrorMessage()))

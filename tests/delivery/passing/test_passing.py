@@ -1,0 +1,230 @@
+"""The two ends, over real sockets of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.task import deferLater
+
+from mailsvc.delivery.passing import sockets
+from mailsvc.delivery.passing.frames import LARGEST, Passed
+from mailsvc.delivery.passing.receiver import Receiver
+from mailsvc.delivery.passing.sender import Sender
+from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.queue.processes import Running
+from tests.store.fixtures import email
+
+pytestmark = pytest.mark.skipif(not sockets.SUPPORTED, reason="needs Linux")
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+
+
+def process(number: int, *roles: str, region: str = "eu", host: str = "here", pid: int | None = None) -> Running:
+    return Running(number, host, number if pid is None else pid, region, roles, "", (), NOW)
+
+
+@attrs.define
+class Rig:
+    """A process that accepts, number 1, and the processes that deliver."""
+
+    reactor: Any
+    secret: bytes = attrs.field(factory=lambda: os.urandom(16))
+    running: list[Running] = attrs.field(factory=lambda: [process(1, "smtp")])
+    receivers: list[Receiver] = attrs.field(factory=list)
+    kept: list[Passed] = attrs.field(factory=list)
+    woken: int = 0
+    behind: list[bool] = attrs.field(factory=list)
+    sender: Sender = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        async def running() -> list[Running]:
+            return self.running
+
+        self.sender = Sender(self.reactor, lambda: 1, running, self.address, self.behind.append)
+
+    def address(self, number: int) -> str:
+        return sockets.name(self.secret, number)
+
+    def delivering(self, number: int, **where: Any) -> Receiver:
+        def wake() -> None:
+            self.woken += 1
+
+        self.running.append(process(number, "delivery", **where))
+        receiver = Receiver(self.kept.append, wake)
+        receiver.listen(self.reactor, self.address(number))
+        self.receivers.append(receiver)
+        return receiver
+
+    async def connected(self, count: int = 1) -> None:
+        await self.sender.look()
+        await self.until(lambda: len(self.sender._connections) == count and len(self.behind) >= count)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(500):
+            if holds():
+                return
+            await deferLater(self.reactor, 0.01)
+        raise AssertionError("it did not happen within five seconds")
+
+    async def stop(self) -> None:
+        await self.sender.stop()
+        for receiver in self.receivers:
+            await receiver.stop()
+        await self.until(lambda: not self.sender._connections)
+
+
+@pytest_twisted.async_yield_fixture
+async def rig() -> AsyncIterator[Rig]:
+    from twisted.internet import reactor
+
+    rig = Rig(reactor)
+    yield rig
+    await rig.stop()
+
+
+def passed(**changes: Any) -> NewEmail:
+    return attrs.evolve(email(), **({"email_id": uuid7(NOW.timestamp()), "region": "eu", "message": b"From: a\r\n\r\nHi\r\n"} | changes))
+
+
+@pytest_twisted.ensureDeferred
+async def test_messages_reach_the_process_that_delivers(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    first, second = passed(), passed(message=b"x" * LARGEST)
+    rig.sender.pass_on(first)
+    rig.sender.pass_on(second)
+    await rig.until(lambda: len(rig.kept) == 2)
+    assert rig.kept == [Passed(each.email_id, each.envelope, bytes(each.message)) for each in (first, second)] and rig.woken
+
+
+@pytest_twisted.ensureDeferred
+async def test_several_processes_get_messages_in_turn(rig: Rig) -> None:
+    for number in (2, 3):
+        rig.delivering(number)
+    await rig.connected(2)
+    for receiver in rig.receivers:
+        receiver.keep = lambda each, receiver=receiver: rig.kept.append((receiver, each.email_id))  # type: ignore[misc]
+    for _ in range(4):
+        rig.sender.pass_on(passed())
+    await rig.until(lambda: len(rig.kept) == 4)
+    assert {sum(receiver is each for receiver, _ in rig.kept) for each in rig.receivers} == {2}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"message": b"x" * (LARGEST + 1)},
+        {"region": "us"},
+        {"scheduled_at": NOW + timedelta(hours=1)},
+        {"topic_id": uuid7(0.0)},
+    ],
+    ids=["large", "another region", "scheduled", "about a topic"],
+)
+@pytest_twisted.ensureDeferred
+async def test_other_mail_is_left_to_the_queue(rig: Rig, changes: dict[str, Any]) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    rig.sender.pass_on(passed(**changes))
+    rig.sender.pass_on(last := passed())
+    await rig.until(lambda: bool(rig.kept))
+    assert [each.email_id for each in rig.kept] == [last.email_id]
+
+
+@pytest_twisted.ensureDeferred
+async def test_only_processes_of_the_same_machine_and_region_are_connected(rig: Rig) -> None:
+    rig.delivering(2, host="elsewhere")
+    rig.delivering(3, region="us")
+    rig.delivering(4)
+    await rig.connected()
+    assert list(rig.sender._connections) == [4]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_that_has_ended_is_forgotten_and_a_new_one_found(rig: Rig) -> None:
+    first = rig.delivering(2)
+    await rig.connected()
+    del rig.running[1]
+    await first.stop()
+    await rig.until(lambda: not rig.sender._connections)
+    rig.sender.pass_on(passed())  # to nobody
+    rig.delivering(3)
+    await rig.connected()
+    rig.sender.pass_on(passed())
+    await rig.until(lambda: len(rig.kept) == 1)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_without_a_socket_is_looked_for_again(rig: Rig) -> None:
+    rig.running.append(process(2, "delivery"))
+    await rig.sender.look()
+    await rig.until(lambda: not rig.sender._connecting)
+    del rig.running[1]
+    rig.delivering(2)
+    await rig.connected()
+
+
+@pytest_twisted.ensureDeferred
+async def test_accepting_is_told_when_all_that_deliver_are_behind(rig: Rig) -> None:
+    first, second = rig.delivering(2), rig.delivering(3)
+    await rig.connected(2)
+    first.set(True)
+    await rig.until(lambda: any(each.behind for each in rig.sender._connections.values()))
+    assert rig.behind[-1] is False
+    second.set(True)
+    await rig.until(lambda: rig.behind[-1])
+    await first.stop()
+    await second.stop()
+    await rig.until(lambda: rig.behind[-1] is False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_that_does_not_read_holds_nobody_up(rig: Rig) -> None:
+    receiver = rig.delivering(2)
+    await rig.connected()
+    [connection] = receiver.connections
+    connection.transport.pauseProducing()
+    for _ in range(100):
+        rig.sender.pass_on(passed(message=b"x" * LARGEST))
+    [full] = rig.sender._connections.values()
+    assert full.full and len(full.transport.dataBuffer) + full.transport._tempDataLen <= 2 * LARGEST
+    connection.transport.resumeProducing()
+    await rig.until(lambda: not full.full)
+    assert 0 < len(rig.kept) < 100
+
+
+@pytest.mark.parametrize("end", ["Server", "Client"])
+@pytest_twisted.ensureDeferred
+async def test_each_end_refuses_other_users(rig: Rig, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """`end`: the type of the transport at the end that refuses."""
+    asked: list[str] = []
+
+    def same_user(transport: Any) -> bool:
+        asked.append(type(transport).__name__)
+        return asked[-1] != end
+
+    monkeypatch.setattr(sockets, "same_user", same_user)
+    receiver = rig.delivering(2)
+    await rig.sender.look()
+    await rig.until(lambda: len(asked) == 2 and not receiver.connections and not rig.sender._connections)
+    rig.sender.pass_on(passed())
+    assert rig.kept == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_read_ends_the_connection(rig: Rig) -> None:
+    receiver = rig.delivering(2)
+    await rig.connected()
+    [connection] = rig.sender._connections.values()
+    connection.transport.write(b"\xff" * 24)
+    await rig.until(lambda: not receiver.connections and not rig.sender._connections)
+
+
+def test_installations_on_one_machine_have_different_names() -> None:
+    names = {sockets.name(secret, number) for secret in (b"a" * 32, b"b" * 32) for number in (1, 2)}
+    assert len(names) == 4 and all(name.startswith("\0mailsvc-") and len(name) < 100 for name in names)
