@@ -23,7 +23,7 @@ from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.monitoring import installation, machine, sizes, standbys
+from mailsvc.monitoring import coordinator, installation, machine, sizes, standbys
 from mailsvc.monitoring import regions as regional
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
 from mailsvc.monitoring.installation import Facts, Process
@@ -34,6 +34,7 @@ from mailsvc.settings.schema import BLOCK_LISTS, Settings
 from mailsvc.smtp.server.certificates import CERTBOT
 from mailsvc.store.audit import protection
 from mailsvc.store.audit.targets import Target
+from mailsvc.store.cells.coordinator import unreachable
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.logs import installation as installed
 from mailsvc.store.logs.figures import Vitals
@@ -103,6 +104,8 @@ async def inside(examined: Doctor, settings: Settings, database: Database, react
     found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
     found += installation.body_keys(*await database.bodies.problems())
     found.append(standbys.finding(await server_settings.standbys(database.pool), server_settings.hosts(database.dsn)))
+    if database.hold is not None:
+        found.append(coordinator.finding(await unreachable(database.pool)))
     found.append(installation.audit_log(await protection.weaknesses(database.pool)))
     for name, given in (("syslog", settings.audit.syslog), ("https", settings.audit.url)):
         if given is not None:

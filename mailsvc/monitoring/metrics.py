@@ -21,6 +21,7 @@ from mailsvc.accounts.abuse import AbuseWatch
 from mailsvc.accounts.usage import LEVELS, LISTED, Accounting, reached
 from mailsvc.broadcasts.fanout import MOVES
 from mailsvc.content_filter import RESULTS as FILTER_RESULTS
+from mailsvc.monitoring.coordinator import CoordinatorWatch
 from mailsvc.settings.plans import WORDS
 from mailsvc.store.audience.imports import RESULTS
 from mailsvc.store.cells.hold import CellHold
@@ -294,6 +295,12 @@ def cell(hold: CellHold | None) -> Callable[[Exposition], None]:
             exposition.counter("cell_moves", "Moves of the cell to another node that this process has followed.", hold.moves)
 
     return write
+
+
+def coordinator(watch: CoordinatorWatch | None) -> Callable[[Exposition], None]:
+    """No sample without a cell."""
+    about = "Whether this process can connect to the coordinator of its cell's cluster: 1 or 0; nothing without a cell."
+    return lambda exposition: exposition.gauge("coordinator_up", about, {} if watch is None else int(watch.since is None))
 
 
 def returned(returns: Any) -> Callable[[Exposition], None]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailsvc.monitoring.coordinator import MEANING
+
 EVERY = 15.0  # seconds between two points
 POINTS = 240  # an hour
 WIDTH, HEIGHT = 240.0, 44.0
@@ -71,6 +73,7 @@ def problems(values: Values) -> list[Problem]:
             for (address,), count in of_each(values, "source_listed").items()
         ),
         (of("pool_waiting") > 20, f"Operations waiting for a database connection: {of('pool_waiting'):,.0f}."),
+        (values.get(("coordinator_up",)) == 0, f"This process cannot connect to the cluster's coordinator: {MEANING}."),
     ]
     return [Problem(sentence) for present, sentence in found if present]
 

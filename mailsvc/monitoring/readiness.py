@@ -6,12 +6,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import attrs
 
 from mailsvc.clock import ahead, held
 from mailsvc.monitoring import metrics, overview
+from mailsvc.monitoring.coordinator import CoordinatorWatch
 from mailsvc.monitoring.listener import MetricsPage, QuietSite
 from mailsvc.monitoring.metrics import Exposition, Metrics
 from mailsvc.monitoring.overview import Overview, Shown
@@ -19,7 +21,9 @@ from mailsvc.monitoring.reactor_lag import ReactorLag
 from mailsvc.monitoring.regions import RegionWatch
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
+from mailsvc.store.cells.coordinator import unreachable
 from mailsvc.store.logs.figures import Figures, Vitals
+from mailsvc.store.postgres.cells import cell_of
 from mailsvc.store.postgres.pool import Pool
 
 VITALS_EVERY = 10.0  # seconds
@@ -29,7 +33,7 @@ LEDGER_BEHIND = 60.0  # seconds of lag that are reported
 
 @attrs.define(eq=False)
 class Monitoring:
-    """`lease` returns the number of this process."""
+    """`lease` returns the number of this process. `coordinator`: only if it serves a cell."""
 
     reactor: Any
     pool: Pool
@@ -38,6 +42,7 @@ class Monitoring:
     regions: RegionWatch
     vitals: Vitals = attrs.field(init=False)
     figures: Figures = attrs.field(init=False)
+    coordinator: CoordinatorWatch | None = attrs.field(default=None, init=False)
     _metrics: Metrics = attrs.field(init=False)
     _overview: Overview = attrs.field(factory=Overview, init=False)
     _batches: dict[str, Any] = attrs.field(factory=dict, init=False)
@@ -46,6 +51,9 @@ class Monitoring:
         self.vitals = Vitals(self.pool, self.reactor)
         own = [metrics.database(self.pool, self.notifications), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
         own.append(metrics.disk(tempfile.gettempdir()))
+        if cell_of(self.pool.dsn) is not None:
+            self.coordinator = CoordinatorWatch(partial(unreachable, self.pool), self.reactor)
+        own.append(metrics.coordinator(self.coordinator))
         self.figures = Figures(self.pool, self.reactor, self.lease)
         self._metrics = Metrics(self.figures.read, own)
 
@@ -53,6 +61,10 @@ class Monitoring:
         await self.vitals.look()
         opened.add("vital signs", every(self.reactor, VITALS_EVERY, "checking clock and ledger", self.vitals.look))
         opened.add("regions", every(self.reactor, VITALS_EVERY, "looking for processes of all regions", self.regions.look))
+        if self.coordinator is not None:
+            loop = self.coordinator.loop()
+            loop.start()
+            opened.add("coordinator", loop.stop)
         opened.add("clock comparison", every(self.reactor, CLOCK_EVERY, "comparing the clocks", self.vitals.look_again))
         opened.add("recent metrics", every(self.reactor, overview.EVERY, "recording metrics", self._remember))
         lag = ReactorLag(self.reactor, time.monotonic, self._metrics.lag.observe)
@@ -86,7 +98,12 @@ class Monitoring:
     @property
     def remarks(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
         """Checks without an effect on readiness."""
-        return {"ledger": self.numbered, "connections": self.connected, "regions": self.regions.problem}
+        found: dict[str, Callable[[], Awaitable[str | None]]] = {
+            "ledger": self.numbered, "connections": self.connected, "regions": self.regions.problem,
+        }  # fmt: skip
+        if self.coordinator is not None:
+            found["coordinator"] = self.coordinator.problem
+        return found
 
     async def numbered(self) -> str | None:
         lag = self.vitals.ledger

@@ -15,7 +15,10 @@ from tests.end_to_end.rig import Daemon
 
 
 def without_coordinator(emails: int, seconds: float) -> Figures:
-    """T34: a worker and its daemon lose the coordinator. Everything in the cell goes on, and a daemon can start. Later it can be moved."""
+    """T34: a worker and its daemon lose the coordinator. Everything in the cell goes on, and a daemon can start. Later it can be moved.
+
+    During the cut, /readyz succeeds and reports the coordinator.
+    """
     figures, began = Figures("T34 the link to the coordinator is cut"), time.monotonic()
     with sink() as target, network(3) as hosts, clustered(1, hosts.hosts) as [server], ground(server) as here:
         settings = {**_all(target.port), **server.settings}
@@ -23,15 +26,19 @@ def without_coordinator(emails: int, seconds: float) -> Figures:
         client = Client(daemon)
         client.batch(f"a{n}@example.net" for n in range(emails // 3))
         coordinator = server.cluster.coordinator.host
+        assert _coordinator(daemon) == "ok"
         with cut(server.node().host, coordinator), cut(hosts.here, coordinator):
             since = time.monotonic()
             client.batch(f"b{n}@example.net" for n in range(emails // 3))
+            until(lambda: "unable to connect" in _coordinator(daemon), 40, lambda: f"the report: {_checks(daemon)}")
+            figures.notes["reported within"] = f"{time.monotonic() - since:.0f} s"
             _keys_and_domains(daemon)
             starting = time.monotonic()
-            here.daemon(settings)
+            second = here.daemon(settings)
             figures.notes["a daemon starts within"] = f"{time.monotonic() - starting:.0f} s"
+            until(lambda: "unable to connect" in _coordinator(second), 40, lambda: f"the report: {_checks(second)}")
             while time.monotonic() - since < seconds:
-                assert _whole(daemon), _checks(daemon)
+                assert _whole(daemon) and _coordinator(daemon) != "ok", _checks(daemon)
                 time.sleep(1)
             client.batch(f"c{n}@example.net" for n in range(emails // 3))
             until(lambda: set(client.ids) <= target.ids(), 60, "delivery without the coordinator")
@@ -39,6 +46,8 @@ def without_coordinator(emails: int, seconds: float) -> Figures:
         server.move()
         assert server.place() != before
         figures.notes["moved afterwards within"] = f"{time.monotonic() - back:.0f} s"
+        until(lambda: _coordinator(daemon) == _coordinator(second) == "ok", 60, lambda: f"the end of the report: {_checks(daemon)}")
+        figures.notes["no longer reported after"] = f"{time.monotonic() - back:.0f} s"
         client.batch(["moved@example.net"])
         _finish(figures, here, target, client.ids, 120)
     figures.notes["refused"] = len(client.refused)
@@ -82,6 +91,11 @@ def without_node(emails: int, cuts: Sequence[float]) -> Figures:
     assert figures.duplicates <= len(cuts) * CONNECTIONS
     figures.seconds = time.monotonic() - began
     return figures
+
+
+def _coordinator(daemon: Daemon) -> str:
+    """What /readyz reports about the coordinator. Empty if the process is not ready."""
+    return _checks(daemon).get("coordinator", "")
 
 
 def _keys_and_domains(daemon: Daemon) -> None:

@@ -27,6 +27,7 @@ def metrics_text(**changes: float) -> bytes:
     exposition.gauge("ledger_lag_seconds", "", changes.get("ledger", 0))
     exposition.gauge("clock_ahead_seconds", "", changes.get("clock", 0))
     exposition.gauge("pool_waiting", "", changes.get("pool", 0))
+    exposition.gauge("coordinator_up", "", changes.get("coordinator", 1))
     exposition.counter("accepted", "", {("api",): changes.get("accepted", 0), ("smtp",): 1}, ("source",))
     exposition.counter("deliveries", "", {("delivered",): 8, ("bounced",): 1}, ("outcome",))
     exposition.gauge("source_listed", "", {("192.0.2.1",): changes.get("listed", 0), ("192.0.2.2",): 0}, ("address",))
@@ -56,6 +57,7 @@ def test_figures_are_taken_from_the_metrics() -> None:
     ({"listed": 1}, "The source address 192.0.2.1 is on a block list and sends no mail."),
     ({"listed": 2}, "is on 2 block lists and sends no mail."),
     ({"pool": 21}, "waiting for a database connection: 21"),
+    ({"coordinator": 0}, "cannot connect to the cluster's coordinator: mail flows"),
 ])  # fmt: skip
 def test_problems_are_listed_first(changes: dict[str, float], text: str) -> None:
     assert problems(values_of(metrics_text())) == []
