@@ -25,9 +25,9 @@ _DESTINATIONS, _ROWS = 40, 400  # of one claim; the rows are divided among its d
 _FEW = 10  # rows of one destination, however many destinations there are
 _CLAIMS = 4  # at once
 _LOOK = 1000  # destinations seen in one look
-_PAUSE = 0.05  # seconds between two looks at the queue, at most, however often the loop is woken
-_SHORT_PAUSE = 0.01  # at least; and after a look that found little: waiting longer would not collect more rows
-_SHARE = 4  # times as long as a look took: with time to spare there are more looks, and mail waits less
+_PAUSE = 0.02, 0.05  # seconds between two looks at the queue, at least and at most, however often the loop is woken
+_SHARE = 4  # in between, so many times as long as a look took: with time to spare there are more looks, and mail waits less
+_SHORT_PAUSE = 0.01  # after a look that found little: waiting longer would not collect more rows
 _LITTLE = 3  # rows
 
 
@@ -85,7 +85,7 @@ class Claiming:
     def rest(self, took: float) -> float:
         """For how many seconds after a look, which took so many, no wake-up causes another."""
         rows, self._rows = self._rows, 0
-        return _SHORT_PAUSE if rows <= _LITTLE else min(max(_SHORT_PAUSE, _SHARE * took), _PAUSE)
+        return _SHORT_PAUSE if rows <= _LITTLE else sorted((*_PAUSE, _SHARE * took))[1]
 
     @property
     def _skipped(self) -> set[str]:

@@ -31,7 +31,8 @@ from tests.bench.product import SPLIT, Product
 class Way:
     """One way in. `sessions` connections, each for one mail when `reconnect`; by HTTP, `per_call` emails in a request.
 
-    With a `rate` the mails come at so many a second, whatever becomes of them; `to` has a %d for a number below 1,000.
+    With a `rate` the mails come at so many a second, whatever becomes of them, with `near` at that part of the peer's full rate over as many
+    connections. `to` has a %d for a number below 1,000. `whole`: the number of emails does not depend on the share of the run.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Way:
     emails: int = 2000
     rate: float = 0.0
     to: str = ""
+    near: float = 0.0
+    whole: bool = False
 
     @property
     def compared(self) -> Way:
@@ -50,10 +53,12 @@ class Way:
         return SMTP_50 if self.per_call or self.to else self
 
 
-SMTP_50 = Way("SMTP, 50 reused, 4 KB", 50)
+SMTP_10, SMTP_50 = Way("SMTP, 10 reused, 4 KB", 10), Way("SMTP, 50 reused, 4 KB", 50)
 WAYS = (
-    Way("SMTP, 10 reused, 4 KB", 10),
+    SMTP_10,
     SMTP_50,
+    Way("SMTP, 10 reused, 4 KB, 90 % of the peer's rate", 10, emails=4000, near=0.9),
+    Way("SMTP, 50 reused, 4 KB, a burst of 5,000", 50, emails=5000, whole=True),
     Way("SMTP, 10 reused, 50 KB", 10, 51200, emails=1000),
     Way("SMTP, STARTTLS and AUTH, 10 reused, 4 KB", 10, login=True),
     Way("SMTP, STARTTLS and AUTH each time, 10 at a time, 4 KB", 10, login=True, reconnect=True, emails=1000),
@@ -90,16 +95,18 @@ class Figures:
     accepted: float = 0.0  # MB a second, from the first octet to the last reply
 
 
-@attrs.frozen
+@attrs.define
 class Bench:
-    """One run: its folder, its sink, and the fraction of emails that it sends."""
+    """One run: its folder, its sink, and the fraction of emails that it sends. `full_rate`: the peer's, over 10 connections."""
 
     folder: Path
     sink: Sink
     share: float
+    full_rate: float = 0.0
 
     def smtp(self, way: Way, port: int, sender: str, login: Sequence[str], roots: Sequence[int]) -> Figures:
-        count = max(min(100, way.emails), int(way.emails * self.share))
+        count = way.emails if way.whole else max(min(100, way.emails), int(way.emails * self.share))
+        rate = way.rate or way.near * self.full_rate
         file = self.folder / "mail.eml"
         file.write_bytes(mails.mail(sender, way.size))
         command = [
@@ -117,7 +124,7 @@ class Bench:
             "-f",
             sender,
             *login,
-            *(("-r", way.rate) if way.rate else ()),
+            *(("-r", rate) if rate else ()),
             *(("-t", way.to) if way.to else ()),
         ]
         result: dict[str, Any] = {}
@@ -174,7 +181,12 @@ class Bench:
                     return self.smtp(way, postfix.login if way.login else postfix.clear, peer.SENDER, given, postfix.pids)
 
                 self._warm(run)
-                return {way: run(way) for way in ways if way.compared is way}
+                found: dict[Way, Figures] = {}
+                for way in ways:
+                    if way.compared is way:
+                        found[way] = run(way)
+                        self.full_rate = found[way].rate if way is SMTP_10 else self.full_rate
+                return found
             finally:
                 postfix.stop()
 
@@ -247,6 +259,11 @@ def main() -> None:
     ways = [way for way in WAYS if any(text in way.name for text in chosen.ways.split("|"))]
     if "peer" in kinds and any(way.compared is SMTP_50 for way in ways) and SMTP_50 not in ways:
         ways.insert(0, SMTP_50)
+    if any(way.near for way in ways):
+        if "peer" not in kinds:
+            ways = [way for way in ways if not way.near]
+        elif SMTP_10 not in ways:
+            ways.insert(0, SMTP_10)
     if "peer" in kinds:
         peer.install()
     rounds: list[dict[str, dict[Way, Figures]]] = []
