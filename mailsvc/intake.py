@@ -34,12 +34,10 @@ from mailsvc.store.mail.accept import (
     Idempotency,
     InProgress,
     Mismatch,
-    NewEmail,
-    NewRecipient,
-    Pieces,
     Replayed,
     Submission,
 )
+from mailsvc.store.mail.values import NewEmail, NewRecipient, Pieces, in_memory
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import StoreError, Unavailable
@@ -326,7 +324,7 @@ class Intake:
 
     def _reservations(self, caller: Caller, composed: _Composed, names: Sequence[str], pool: str) -> dict[str, Reservation]:
         """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
-        email, size, region = composed.email, len(composed.message), composed.domain.region
+        email, size, region = composed.email, in_memory(composed.message), composed.domain.region
         if email.scheduled_at is not None or email.topic_id is not None:
             return {name: _QueueOnly(name) for name in dict.fromkeys(names)}
         return {name: self.handoff.reserve(name, size, email.bulk, pool, region, caller.account_id) for name in dict.fromkeys(names)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
@@ -36,15 +37,15 @@ class Spooled:
     file: IO[bytes]
     start: int
     end: int
+    in_file = True
 
     def __len__(self) -> int:
         return len(self.prefix) + self.end - self.start
 
     def __iter__(self) -> Iterator[bytes]:
         yield self.prefix
-        with mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for at in range(self.start, self.end, PIECE):
-                yield data[at : min(at + PIECE, self.end)]
+        for at in range(self.start, self.end, PIECE):
+            yield os.pread(self.file.fileno(), min(PIECE, self.end - at), at)
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from tests.bench.product import SPLIT, Product
 class Way:
     """One way in. `sessions` connections, each for one mail when `reconnect`; by HTTP, `per_call` emails in a request.
 
-    With a `rate` the mails come at so many a second, whatever becomes of them, with `near` at that part of the peer's full rate over as many
+    With a `rate` the mails come at so many a second, whatever becomes of them, with `near` at that part of the peer's full rate over 10
     connections. `to` has a %d for a number below 1,000. `whole`: the number of emails does not depend on the share of the run.
     """
 

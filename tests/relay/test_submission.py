@@ -23,6 +23,7 @@ from mailsvc.settings.plans import Exhausted, Period
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
 from mailsvc.smtp.server.session import Envelope, Recipient
 from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.values import IN_FILE, in_memory
 from tests.relay.harness import ME, RelayRig
 
 
@@ -159,6 +160,7 @@ def test_a_large_mail_is_spooled_to_disk() -> None:
     assert client.send(b".\r\n").startswith("250")
     message = content(rig.intake.emails[0]).message
     assert isinstance(message, Spooled) and len(message) == len(rig.intake.messages[0])
+    assert in_memory(message) == len(message) // IN_FILE
     assert rig.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= 256 * 1024
     assert rig.budget.used == 0
 

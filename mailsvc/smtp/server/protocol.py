@@ -33,6 +33,7 @@ from mailsvc.smtp.writing import write
 
 log = Logger()
 _LINES_PER_TURN = 100  # read before other connections have their turn
+_RECORD, _TOGETHER = 8192, 65536  # bytes: a body comes in TLS records of up to 16 kB, and is read in larger pieces
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS hello
 
 
@@ -60,6 +61,7 @@ class ServerProtocol(TwistedProtocol):
         self._waiting: Deferred[None] | None = None
         self._until = 0.0  # when the present wait times out
         self._wait_timer: IDelayedCall | None = None
+        self._wake_timer: IDelayedCall | None = None  # in a body
         self._handshake_timer: IDelayedCall | None = None
         self._close_timer: IDelayedCall | None = None
         self._delay: tuple[IDelayedCall, Deferred[None]] | None = None
@@ -90,7 +92,10 @@ class ServerProtocol(TwistedProtocol):
         if self._closing:
             return
         self.incoming.feed(data)
-        self._wake()
+        if self._in_body and len(data) >= _RECORD and len(self.incoming) < _TOGETHER:
+            self._wake_soon()
+        else:
+            self._wake()
         if len(self.incoming) > self.listener.limits.unread and not (self._reading_paused or self._closing):
             self._reading_paused = True
             self.transport.pauseProducing()
@@ -101,6 +106,7 @@ class ServerProtocol(TwistedProtocol):
 
     def readConnectionLost(self) -> None:
         """The client sends nothing more, but may still read: what it sent is answered."""
+        self._wake_now()
         self._read_closed = True
         if self._waiting is not None:
             self._wake(Disconnected())
@@ -109,6 +115,7 @@ class ServerProtocol(TwistedProtocol):
         """Replies are lost from now on. The session ends when the read side does."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._wake_now()
         self._lost = self._read_closed = self._closing = True
         for call in (self._wait_timer, self._handshake_timer, self._close_timer):
             cancel(call)
@@ -247,6 +254,17 @@ class ServerProtocol(TwistedProtocol):
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._resume(waiting, None if error is None else Failure(error))
+
+    def _wake_soon(self) -> None:
+        """In this turn of the reactor, more of the body may have arrived."""
+        if self._wake_timer is None:
+            self._wake_timer = self.clock.callLater(0, self._wake_now)
+
+    def _wake_now(self) -> None:
+        if self._wake_timer is not None:
+            cancel(self._wake_timer)
+            self._wake_timer = None
+            self._wake()
 
     def _resume(self, waiting: Deferred[None], result: Failure | None) -> None:
         """Resume the conversation, and send in one write what it says before it waits again."""

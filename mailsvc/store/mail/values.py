@@ -13,6 +13,8 @@ from mailsvc.store.encryption.body_cipher import BodyCipher
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.people.audit import Line
 
+IN_FILE = 16  # a message in a file counts as this part of its size
+
 
 class Pieces(Protocol):
     """A message that is not in memory as a whole: its size, and its content in pieces."""
@@ -20,6 +22,11 @@ class Pieces(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[bytes]: ...
+
+
+def in_memory(message: bytes | Pieces) -> int:
+    """What a message counts against memory budgets, in bytes. `in_file`: a part of its size, so that files have a limit too."""
+    return len(message) // IN_FILE if getattr(message, "in_file", False) else len(message)
 
 
 @attrs.frozen

@@ -61,6 +61,37 @@ def test_replies_to_one_segment_are_one_write() -> None:
     assert len(client.transport.writes) == 1
 
 
+RECORD = b"x" * 998 + b"\r\n"  # of lines that fill a TLS record
+
+
+@pytest.mark.parametrize("end", ["settle", "half", "lost"])
+def test_the_records_of_a_body_are_read_together(end: str) -> None:
+    """Also if the client closes the connection right after the last one."""
+    client = connect()
+    client.send(HELO + ENVELOPE + b"DATA\r\n")
+    for _ in range(3):
+        client.protocol.dataReceived(RECORD * 10)
+    client.protocol.dataReceived(RECORD * 10 + b".\r\n")
+    assert client.mails == []
+    if end == "half":
+        client.protocol.readConnectionLost()
+    elif end == "lost":
+        client.disconnect()
+    else:
+        client.settle()
+    assert [mail.body for mail in client.mails] == [RECORD * 40]
+    if end != "lost":
+        assert codes(client.received())[-1] == "250"
+
+
+def test_a_body_is_read_when_much_has_arrived() -> None:
+    client = connect()
+    client.send(HELO + ENVELOPE + b"DATA\r\n")
+    for _ in range(7):
+        client.protocol.dataReceived(RECORD * 10)
+    assert len(client.protocol.incoming) < 10_000
+
+
 def test_a_flood_of_commands_yields_to_other_connections() -> None:
     client = connect(Listener("mx.test", Limits(non_mail_commands=10_000, unauthenticated_bytes=None)))
     client.protocol.dataReceived(b"NOOP\r\n" * 1000)
