@@ -26,7 +26,7 @@ THREADS = 8
 # All but the one with which each process sees every 15 seconds whether the coordinator can be reached.
 STATEMENTS = """
     SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements s JOIN pg_roles r ON r.oid = s.userid
-    WHERE r.rolname = %s AND s.query NOT LIKE '%%server_version_num%%transaction_read_only%%'
+    WHERE r.rolname = %s AND s.query NOT LIKE '%%pg_is_in_recovery()%%'
 """
 
 
