@@ -104,7 +104,9 @@ def days(now: datetime, days_ahead: int = DAYS_AHEAD) -> list[dict[str, tuple[st
     return [_statements(today + timedelta(days=n)) for n in range(-1, days_ahead + 1)]
 
 
-def _statements(day: datetime) -> dict[str, tuple[str, str]]:
+def _statements(moment: datetime) -> dict[str, tuple[str, str]]:
+    """Those for the day that has this moment."""
+    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     return {name_of(table, day): _of_table(table, day) for table in TABLES}
 
 

@@ -46,6 +46,14 @@ async def test_a_partition_holds_exactly_one_day(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_day_of_any_moment_can_be_made(pool: Pool) -> None:
+    """It fits between the days around it."""
+    day = datetime(2031, 5, 4, tzinfo=UTC)
+    for moment in (day, day + timedelta(days=1, hours=23), day + timedelta(days=2, hours=12)):
+        await partitions.ensure_day(pool, moment)
+
+
+@pytest_twisted.ensureDeferred
 async def test_several_processes_create_each_partition_once(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=90)
     created = await gatherResults([Deferred.fromCoroutine(partitions.ensure(pool, later, 2)) for _ in range(3)])
