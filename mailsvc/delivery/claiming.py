@@ -83,9 +83,9 @@ class Claiming:
                 self._tasks.spawn(self._claim(batch))
 
     def rest(self, took: float) -> float:
-        """For how many seconds after a look, which took so many, no wake-up causes another."""
+        """For how many seconds no wake-up causes another look. `took`: seconds of the last one."""
         rows, self._rows = self._rows, 0
-        return _SHORT_PAUSE if rows <= _LITTLE else sorted((*_PAUSE, _SHARE * took))[1]
+        return _SHORT_PAUSE if rows <= _LITTLE else min(max(_PAUSE[0], _SHARE * took), _PAUSE[1])
 
     @property
     def _skipped(self) -> set[str]:
