@@ -70,6 +70,7 @@ from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
 from mailsvc.runtime import interpreter
 from mailsvc.runtime.budget import Budgets
+from mailsvc.runtime.cells.serving import serve as serve_cells
 from mailsvc.runtime.database import follow_keys, in_thread, open_database, wrong_keys
 from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited
 from mailsvc.runtime.listeners import Listening, address, within
@@ -121,10 +122,9 @@ def makeService(options: Options) -> IService:
     interpreter.return_memory()
     settings: Settings = options["settings"]
     prepare(reactor, settings.database.clock_tolerance)  # before any timer is set
-    return Lifespan(
-        reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True,
-        stop_seconds=settings.delivery.drain_seconds + STOP,
-    )  # fmt: skip
+    start = partial(serve_cells, reactor, options) if options["by cell"] else lambda opened: Daemon(reactor, settings, opened).start()
+    seconds = settings.delivery.drain_seconds + STOP
+    return Lifespan(reactor, start, explain, logs.observer(settings.log), signals=True, stop_seconds=seconds)
 
 
 class Daemon:

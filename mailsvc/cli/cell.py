@@ -36,7 +36,8 @@ def cell() -> None:
 @AS_JSON
 @click.pass_obj
 def cell_list(settings: Settings, as_json: bool) -> None:
-    """List cells and nodes: region, size, on which node each cell is, and how far the standbys of a node are behind."""
+    """List cells and nodes: region, size, the node of each cell, the machine that runs it if machines share the cells, and how far the
+    standbys of a node are behind."""
     cluster = _cluster(settings)
 
     async def work(reactor: Any) -> None:
@@ -46,7 +47,8 @@ def cell_list(settings: Settings, as_json: bool) -> None:
             click.echo(json.dumps(views, indent=2))
             return
         for each in found:
-            click.echo(f"{each.name}  {each.region or 'no region'}  {each.node or 'no tables yet'}  {_bytes(each.bytes)}")
+            machine = "" if each.machine is None else f"  {each.machine}"
+            click.echo(f"{each.name}  {each.region or 'no region'}  {each.node or 'no tables yet'}  {_bytes(each.bytes)}{machine}")
         for server in servers:
             what = "coordinator" if server.coordinator else "worker"
             takes = "takes cells" if server.takes_cells else "takes no cells"

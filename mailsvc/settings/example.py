@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from mailsvc.settings import reader
+from mailsvc.settings import cells, reader
 from mailsvc.settings.schema import Settings
 
 
@@ -33,6 +33,7 @@ def render() -> str:
     for field in attrs.fields(Settings):
         if "named" in field.metadata:
             lines += _named(field)
+    lines += cells.EXAMPLE
     return "\n".join(lines) + "\n"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from twisted.logger import Logger
 
-from mailsvc.settings import reader, regions
+from mailsvc.settings import cells, checks, reader, regions
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings, Smtp
 
@@ -28,6 +28,25 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     return check(reader.read(path), environ)
 
 
+def load_cells(path: Path, chosen: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> dict[str, Settings]:
+    """The settings of each of these cells; if none is given, of all that have settings of their own. Raises SettingsError."""
+    given = reader.read(path)
+    found = {cell: _load_cell(given, cell, environ) for cell in chosen or cells.names(given)}
+    if not found:
+        raise SettingsError("No cell has settings of its own; expected tables such as [cells.us_1].")
+    cells.refuse_shared(found)
+    return found
+
+
+def _load_cell(given: Mapping[str, Any], cell: str, environ: Mapping[str, str]) -> Settings:
+    if (wrong := checks.cell(cell)) is not None:
+        raise SettingsError(f"The cell {cell!r} has a wrong name; {wrong}.")
+    try:
+        return check(given, {**environ, cells.CELL: cell})
+    except SettingsError as error:
+        raise SettingsError(f"For the cell {cell}: {error}") from None
+
+
 def former_names(path: Path, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
     """Renamed settings that a file or the environment still has by their former names, each with the current one."""
     return reader.former_names(reader.read(path), environ, RENAMED)
@@ -35,7 +54,7 @@ def former_names(path: Path, environ: Mapping[str, str] = os.environ) -> list[tu
 
 def check(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of a file that has been parsed, or is yet to be written. Raises SettingsError."""
-    given, environ = _with_regions(given, environ)
+    given, environ = _with_regions(cells.applied(given, environ), environ)
     settings = reader.build(Settings, given, environ, MOVED, RENAMED)
     regions.check(settings)
     settings = regions.applied(settings)

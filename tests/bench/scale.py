@@ -13,7 +13,7 @@ import traceback
 import attrs
 
 from tests.bench import cells as costs
-from tests.chaos import account_moves, cells, links
+from tests.chaos import account_moves, cells, links, machines
 from tests.chaos.__main__ import HEAD
 from tests.chaos.citus_nodes import missing
 from tests.chaos.networks import can_cut
@@ -83,7 +83,7 @@ def main() -> int:
     options.add_argument("--moves", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5, help="of the measurement of CPU per email")
     options.add_argument("--cut", type=float, default=30, help="seconds that a link is cut")
-    options.add_argument("--only", help="one of them: T29 to T32, T34 to T37, costs, sizes")
+    options.add_argument("--only", help="one of them: T29 to T32, T34 to T38, costs, sizes")
     given = options.parse_args()
     plan = {
         "T29": lambda: print(cells.moved_cell(given.emails, given.moves).row()),  # noqa: T201
@@ -94,6 +94,7 @@ def main() -> int:
         "T35": lambda: print(links.without_node(given.emails, (given.cut / 6, given.cut)).row()),  # noqa: T201
         "T36": lambda: print(account_moves.moved_account(given.emails, given.moves).row()),  # noqa: T201
         "T37": lambda: print(account_moves.killed_while_moved(given.emails, given.kills).row()),  # noqa: T201
+        "T38": lambda: print(machines.shared(2 * given.emails).row()),  # noqa: T201
         "costs": lambda: costs.measure(given.rounds, 2000),
         "sizes": lambda: print("\n".join([SIZES, *(size(each, Costs()).row() for each in VOLUMES)])),  # noqa: T201
     }

@@ -138,7 +138,7 @@ class Listed:
 
     def cells(self) -> list[Cell]:
         return [
-            Cell("eu_1", Address("db-1.example.com", 5432), "eu-west-1", 3 << 30),
+            Cell("eu_1", Address("db-1.example.com", 5432), "eu-west-1", 3 << 30, "web-1"),
             Cell("us_1", Address("db-2.example.com", 5432), None, None),
         ]
 
@@ -155,7 +155,7 @@ async def test_cells_and_nodes_are_listed(pool: Pool) -> None:
     [pages] = [section for section in rig.pages.sections if isinstance(section, CellPages)]
     pages.cluster, pages.cell = Listed(), "eu_1"  # type: ignore[assignment]
     text = (await browser.get("/console/cells")).text
-    assert "db-1.example.com:5432" in text and "eu-west-1" in text and "this process" in text and "Coordinator" in text
+    assert "db-1.example.com:5432" in text and "eu-west-1" in text and "this process" in text and "Coordinator" in text and "web-1" in text
     assert text.count("Unreachable") == 2 and "2 standbys, synchronous, 3.0 MB behind" in text and "3.0 GB" in text
     pages.cluster = Cluster("postgresql:///nowhere?host=/nonexistent", {})
     page = await browser.get("/console/cells")

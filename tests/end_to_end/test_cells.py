@@ -20,7 +20,7 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.store.cells.account_place import Found
 from mailsvc.store.cells.nodes import Cluster as Cells
-from tests.chaos import account_moves, cells, links
+from tests.chaos import account_moves, cells, links, machines
 from tests.chaos.citus_nodes import CellServer, Cluster, Node, missing
 from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
@@ -54,6 +54,14 @@ def test_mail_flows_without_the_coordinator() -> None:
 
 def test_a_stopped_node_delays_its_own_cells_alone() -> None:
     assert cells.stopped_worker(20).lost == 0
+
+
+def test_one_service_runs_the_processes_of_the_cells_that_it_is_told() -> None:
+    machines.named()
+
+
+def test_machines_share_cells_and_take_over_those_of_one_that_is_killed() -> None:
+    assert machines.shared(400).lost == 0
 
 
 def test_an_account_is_moved_under_load_and_the_command_killed_at_each_step() -> None:

@@ -14,6 +14,7 @@ import attrs
 import psycopg2
 from psycopg2 import extensions, sql
 
+from mailsvc.store.cells.lease import holder
 from mailsvc.store.cells.views import NotHere, find, suit
 from mailsvc.store.postgres.cells import Address, at
 from mailsvc.store.postgres.migrate import create_tables
@@ -35,8 +36,9 @@ LEFT JOIN pg_dist_placement p ON p.shardid = d.shardid LEFT JOIN pg_dist_node w 
 GROUP BY 1 ORDER BY 1
 """
 # Of the cells on one node: Citus hides their tables from the catalog, unless it is told otherwise.
-_SIZES = """
-SELECT n.nspname, sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+_STATES = f"""
+SELECT n.nspname, sum(pg_total_relation_size(c.oid))::bigint, {holder("n.nspname")}
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND n.nspname = ANY (%s) GROUP BY 1
 """
 _PLACED = "SELECT count(*) FROM pg_class WHERE relnamespace = %s::regnamespace"
@@ -67,12 +69,13 @@ class Node:
 
 @attrs.frozen
 class Cell:
-    """`node` None: it has no tables yet. `bytes` None: its node cannot be reached."""
+    """`node` None: it has no tables yet. `bytes` None: its node cannot be reached. `machine`: that with its lease, if machines share it."""
 
     name: str
     node: Address | None
     region: str | None
     bytes: int | None
+    machine: str | None = None
 
 
 @attrs.frozen
@@ -104,9 +107,9 @@ class Cluster:
             connection.close()
         places = {name: None if host is None else Address(host, port) for name, host, port in rows}
         used = {each for each in places.values() if each is not None}
-        found = _at_once(lambda node: self._sizes(node, [name for name, place in places.items() if place == node]), used)
-        sizes = {name: size for each in found for name, size in each.items()}
-        return [Cell(name, place, self.regions.get(str(place)), sizes.get(name)) for name, place in places.items()]
+        found = _at_once(lambda node: self._ask(node, _STATES, ([name for name, place in places.items() if place == node],)), used)
+        states = {name: state for rows in found for name, *state in rows}
+        return [Cell(name, place, self.regions.get(str(place)), *states.get(name, (None,))) for name, place in places.items()]
 
     def create(self, cell: str, region: str | None = None) -> Address:
         """Create a cell on the emptiest node of the region. An interrupted creation is completed. Returns the node."""
@@ -199,9 +202,6 @@ class Cluster:
         """The size of its database, and its standbys."""
         sizes, standbys = self._ask(address, "SELECT pg_database_size(current_database())"), self._ask(address, STANDBYS)
         return (sizes[0][0], Standbys(*standbys[0])) if sizes and standbys else (None, None)
-
-    def _sizes(self, address: Address, cells: Collection[str]) -> dict[str, int]:
-        return dict(self._ask(address, _SIZES, (list(cells),)))
 
     def _ask(self, address: Address, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """Nothing, if the node cannot be reached."""
