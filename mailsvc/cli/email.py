@@ -12,6 +12,7 @@ import click
 
 from mailsvc.accounts.onboarding import Refused
 from mailsvc.cli.access import read_content
+from mailsvc.cli.customers.emails import email_cancel
 from mailsvc.cli.runner import run_with_database
 from mailsvc.runtime.database import Database, in_thread
 from mailsvc.settings.schema import Settings
@@ -76,3 +77,6 @@ async def _composed(database: Database, reactor: Any, account_id: UUID, email_id
 
     personal = Personalization.of(database.pool, reactor, database.encryption, partial(in_thread, reactor))
     return await personal.composer.message(account_id, email_id)
+
+
+email.add_command(email_cancel)

@@ -35,6 +35,7 @@ from mailsvc.store.people.audit import INSTALLATION
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
+from tests.cli.groups import commands_of
 from tests.cli.test_cli import Command
 from tests.store.fixtures import StoreRig, email
 
@@ -81,7 +82,7 @@ VALUES (%s, 'https://login.example.com', 'client', %s, true, false, false, now()
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[str]:
-    for name, command in group.commands.items():
+    for name, command in commands_of(group).items():
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
         elif not command.hidden:

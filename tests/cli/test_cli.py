@@ -20,6 +20,7 @@ from psycopg2.extensions import make_dsn
 from mailsvc.cli.main import main
 from mailsvc.store.encryption import key_file
 from mailsvc.store.ids import uuid7
+from tests.cli.groups import commands_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,7 +145,7 @@ def test_groups_of_commands_show_their_help_without_settings(tmp_path: Path) -> 
     def printed(*words: str) -> str:
         return CliRunner().invoke(main, ["--config", str(tmp_path / "none.toml"), *words]).output
 
-    for group in [name for name, command in main.commands.items() if isinstance(command, click.Group)]:
+    for group in [name for name, command in commands_of(main).items() if isinstance(command, click.Group)]:
         shown = printed(group)
         assert f"{group} [OPTIONS] COMMAND" in shown and "cannot be read" not in shown, shown
     assert "No such command 'creat'" in printed("account", "creat")

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from mailsvc.cli import manual
 from mailsvc.cli.main import main
+from tests.cli.groups import commands_of
 from tests.cli.test_audited import commands
 from tests.cli.test_cli import Command
 
@@ -83,7 +84,7 @@ def test_bash_takes_the_script(tmp_path: Path) -> None:
 
 def test_every_command_says_what_it_does_in_one_sentence() -> None:
     def check(group: click.Group) -> None:
-        for name, command in group.commands.items():
+        for name, command in commands_of(group).items():
             assert command.help, name
             assert command.get_short_help_str(1000).strip(), name
             if isinstance(command, click.Group):

@@ -1,4 +1,6 @@
-"""`mailsvc account list`, `show`, `rename`, `suspend` and `resume`. Closing and moving accounts: cli/account_data. Limits: cli/account."""
+"""`mailsvc account create`, `notify`, `list`, `show`, `rename`, `suspend` and `resume`.
+
+Closing and moving accounts: cli/account_data. Limits: cli/account."""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import click
 
-from mailsvc.accounts.onboarding import Customers, Refused
+from mailsvc.accounts.onboarding import Customers, Refused, address
 from mailsvc.accounts.quota import Quotas
 from mailsvc.cli.output import AS_JSON, moment, print_json, result
 from mailsvc.cli.runner import run, run_with_database
@@ -24,6 +26,44 @@ from mailsvc.store.queue.operator import Operating
 
 NAME_MAX = 100  # characters, as in the dashboard
 _WEBHOOKS = 1000
+
+
+@click.command("create")
+@click.argument("name")
+@click.option("--notify", help="Where to send notifications, for example about failing webhooks.")
+@click.option("--trusted", is_flag=True, help="No daily limit as a new account, and its mail is never held automatically.")
+@AS_JSON
+@click.pass_obj
+def account_create(settings: Settings, name: str, notify: str | None, trusted: bool, as_json: bool) -> None:
+    """Create an account. Prints its ID. Unless it is trusted, the setting abuse.ramp limits it at first.
+
+    The first account of an installation is the operator's own, and trusted.
+    """
+
+    async def work(customers: Customers) -> None:
+        to, ramp = None if notify is None else address(notify), next(iter(settings.abuse.ramp), None)
+        first = not await customers.accounts.list()
+        new = await customers.accounts.create(
+            name, notify=to, ramp=ramp, trusted=trusted or first, line=lambda id_: by_operator(id_, "account created", name)
+        )
+        result(as_json, str(new.id), id=new.id, number=new.number, name=new.name, trusted=new.trusted_at is not None)
+
+    run(settings, work)
+
+
+@click.command("notify")
+@click.argument("account")
+@click.argument("email")
+@click.pass_obj
+def account_notify(settings: Settings, account: str, email: str) -> None:
+    """Change where notifications are sent, for example about failing webhooks."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        await customers.accounts.notify(owner.id, address(email), [by_operator(owner.id, "address for notifications changed", email)])
+        click.echo(f"Notifications for {owner.name} go to {email}.")
+
+    run(settings, work)
 
 
 @click.command("list")
