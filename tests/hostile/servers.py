@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import lru_cache
 
 import dns.flags
 import dns.message
+import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
+from dns.rdtypes.ANY.TXT import TXT
 
 STAGES = ("greeting", "ehlo", "mail", "rcpt", "data", "final")
 LARGEST_ANSWER = 65_000  # of DNS over TCP
@@ -158,17 +161,19 @@ class Nameserver(asyncio.DatagramProtocol):
         response = dns.message.make_response(question)
         name, kind = question.question[0].name, question.question[0].rdtype
         if kind == dns.rdatatype.TXT:
-            records, left = [], LARGEST_ANSWER - len(data)
-            for line in self.payload.split(b"\n"):
-                record = b" ".join(_quoted(line[at : at + 255]) for at in range(0, min(len(line), left), 255)) or b'""'
-                left -= len(line) + len(line) // 255 + 13
-                if left > 0:
-                    records.append(record.decode("latin-1"))
-            response.answer.append(dns.rrset.from_text_list(name, 1, "IN", "TXT", records))
+            response.answer.append(dns.rrset.from_rdata_list(name, 1, _texts(self.payload)))
         elif kind == dns.rdatatype.A:
             response.answer.append(dns.rrset.from_text(name, 1, "IN", "A", "127.0.0.1"))
         return response.to_wire(max_size=65535)
 
 
-def _quoted(data: bytes) -> bytes:
-    return b'"' + b"".join(b"\\%03d" % byte for byte in data) + b'"'
+@lru_cache(maxsize=1)
+def _texts(payload: bytes) -> list[TXT]:
+    """The TXT records that fit into an answer, one for each line."""
+    records, left = [], LARGEST_ANSWER - 512
+    for line in payload.split(b"\n"):
+        strings = [line[at : at + 255] for at in range(0, min(len(line), left), 255)] or [b""]
+        left -= len(line) + len(line) // 255 + 13
+        if left > 0:
+            records.append(TXT(dns.rdataclass.IN, dns.rdatatype.TXT, strings))
+    return records
