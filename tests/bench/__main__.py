@@ -24,7 +24,7 @@ import attrs
 from tests.bench import load, machine, mails, peer
 from tests.bench.machine import Sink
 from tests.bench.peer import Peer
-from tests.bench.product import SPLIT, Product
+from tests.bench.product import EQUAL, SPLIT, Product
 
 
 @attrs.frozen
@@ -71,6 +71,7 @@ WAYS = (
 KINDS: dict[str, Callable[[Path, Sink], Product]] = {
     "one": lambda folder, sink: Product(folder, sink.port),
     "two": lambda folder, sink: Product(folder, sink.port, SPLIT),
+    "equal": lambda folder, sink: Product(folder, sink.port, EQUAL),
     "dual": lambda folder, sink: Product(folder, sink.port, dual=True),
     "encrypted": lambda folder, sink: Product(folder, sink.port, encrypted=True),
 }
@@ -78,6 +79,7 @@ TITLES = {
     "peer": "Postfix + OpenDKIM",
     "one": "mailsvc, one process",
     "two": "mailsvc, two processes",
+    "equal": "mailsvc, two equal processes",
     "dual": "one process, signing twice",
     "encrypted": "one process, messages encrypted",
 }

@@ -1,7 +1,8 @@
-"""mailsvc under load: one process, or one that accepts and one that delivers, with a separate Postgres."""
+"""mailsvc under load, with a separate Postgres: one process, one that accepts and one that delivers, or two equal ones on shared ports."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import psycopg2
 
 from mailsvc.sandbox.welcome import ACCOUNT
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
+from tests.end_to_end import shared_sockets
 from tests.end_to_end.relay_rig import keys_before_the_start
 from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.shared_sockets import Shared
 
 DESTINATIONS = 1000  # domains d0.test, d1.test, …, each with an address of its own
 # What a Postgres has behind it that has run for a while: its memory was used once, its log has files to write over.
@@ -23,26 +26,33 @@ AGE = (
     "CHECKPOINT",
 )
 SPLIT: Sequence[Sequence[str]] = (("http", "smtp", "ledger", "domains"), ("delivery",))
+EQUAL: Sequence[Sequence[str]] = ((), ())
 
 
 @attrs.define
 class Product:
-    """`roles`: those of each process. Signs with RSA only, like the peer, unless `dual`. `encrypted`: messages are stored encrypted."""
+    """`roles`: those of each process; all that accept mail share the ports. Signs with RSA only, like the peer, unless `dual`. `encrypted`:
+    messages are stored encrypted."""
 
     folder: Path
     sink: int
     roles: Sequence[Sequence[str]] = ((),)
     dual: bool = False
     encrypted: bool = False
-    make: type[Daemon] = Daemon
-    relay: int = attrs.field(factory=free_port)
+    sockets: Sequence[socket.socket] = attrs.field(factory=lambda: [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in "ab"])
     daemons: list[Daemon] = attrs.field(factory=list)
+    key: str = ""  # the ID of the API key for clients without a login
     postgres: EmbeddedPostgres = attrs.field(init=False)
 
     @property
     def pids(self) -> tuple[int, ...]:
         assert self.postgres.pid is not None
         return (*(daemon.process.pid for daemon in self.daemons if daemon.process is not None), self.postgres.pid)
+
+    @property
+    def relay(self) -> int:
+        """The SMTP port."""
+        return int(self.sockets[1].getsockname()[1])
 
     @property
     def first(self) -> Daemon:
@@ -78,24 +88,31 @@ class Product:
         link.close()
 
     def add(self, roles: Sequence[str]) -> None:
-        """Adds a process. The first one accepts mail."""
+        """Adds a process."""
         number = len(self.daemons)
         folder = self.folder / str(number)
         folder.mkdir()
-        listen = {"587": f"tcp:{self.relay}:interface=127.0.0.1"} if not number else {}
+        accepts = not roles or "smtp" in roles
         changes: dict[str, dict[str, object]] = {
             "delivery": {"routes": self._routes()},
-            "smtp": {"listen": listen, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
+            "http": {"listen": [shared_sockets.API]} if accepts else {},
+            "smtp": {
+                "listen": {"587": shared_sockets.RELAY} if accepts else {},
+                "self_signed": str(self.folder / "tls"),
+                "connections_per_key": 1000,
+            },
             "secrets": {"key_file": str(self.folder / "secret.key"), "body_keys": str(self.folder / "body-keys")},
         }
         if roles:
             changes[""] = {"roles": list(roles)}
-        daemon = self.make(folder, self.postgres.dsn(), changes)
+        port, handed = self.sockets[0].getsockname()[1], tuple(each.fileno() for each in self.sockets)
+        daemon = Shared(folder, self.postgres.dsn(), changes, port=port if accepts else free_port(), sockets=handed)
         if not number:
-            [key] = keys_before_the_start(daemon, "of this machine")
-            changes["smtp"]["trusted_networks"] = {"127.0.0.1/32": key}
-            if self.encrypted:
-                daemon.command("account", "encrypt", ACCOUNT)
+            [self.key] = keys_before_the_start(daemon, "of this machine")
+        if accepts:
+            changes["smtp"]["trusted_networks"] = {"127.0.0.1/32": self.key}
+        if not number and self.encrypted:
+            daemon.command("account", "encrypt", ACCOUNT)
         daemon.start()
         self.daemons.append(daemon)
 
@@ -108,4 +125,6 @@ class Product:
             if daemon.process is not None:
                 daemon.stop()
         self.daemons.clear()
+        for each in self.sockets:
+            each.close()
         self.postgres.stop_blocking()

@@ -10,8 +10,6 @@ import json
 import signal
 import smtplib
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,39 +19,12 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.end_to_end.rig import Daemon, check_invariants, free_port
+from tests.end_to_end import shared_sockets
+from tests.end_to_end.rig import check_invariants, free_port
+from tests.end_to_end.shared_sockets import Shared
 from tests.end_to_end.sink import Sink
 
 API, RELAY = "API", "SMTP"
-
-
-# As systemd does it: the sockets are the descriptors from 3 on, and the environment says so.
-HANDED_OVER = """
-import os, sys
-spare = [os.dup2(int(number), 100 + at) for at, number in enumerate(sys.argv[1].split(","))]
-for at, number in enumerate(spare):
-    os.dup2(number, 3 + at)
-os.environ.update(LISTEN_FDS=str(len(spare)), LISTEN_FDNAMES="api:relay", LISTEN_PID=str(os.getpid()))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-@attrs.define
-class Shared(Daemon):
-    """Takes its sockets over from whoever holds them open."""
-
-    sockets: tuple[int, ...] = ()
-
-    @property
-    def socket(self) -> str:
-        """Its own, though the port is not."""
-        return super().socket.replace(".sock", f"-{self.folder.name}.sock")
-
-    def _popen(self, log: Any) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", HANDED_OVER, ",".join(map(str, self.sockets)), *self._command()]
-        return subprocess.Popen(
-            command, cwd=self.home, stdout=log, stderr=subprocess.STDOUT, env=self.environment, pass_fds=self.sockets
-        )  # fmt: skip
 
 
 @attrs.define
@@ -132,8 +103,8 @@ def sink() -> Iterator[Sink]:
 def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path, database: str, listeners: list[socket.socket], sink: Sink) -> None:
     api, relay = (listener.getsockname()[1] for listener in listeners)
     changes = {
-        "http": {"listen": ["systemd:domain=INET:name=api"], "rate_limit": 100_000},
-        "smtp": {"listen": {"587": "systemd:domain=INET:name=relay"}, "self_signed": str(tmp_path / "tls"), "connections_per_key": 1000},
+        "http": {"listen": [shared_sockets.API], "rate_limit": 100_000},
+        "smtp": {"listen": {"587": shared_sockets.RELAY}, "self_signed": str(tmp_path / "tls"), "connections_per_key": 1000},
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}, "drain_seconds": 10},
         "secrets": {"key_file": str(tmp_path / "secret.key")},
     }
