@@ -42,9 +42,12 @@ def _load_cell(given: Mapping[str, Any], cell: str, environ: Mapping[str, str]) 
     if (wrong := checks.cell(cell)) is not None:
         raise SettingsError(f"The cell {cell!r} has a wrong name; {wrong}.")
     try:
-        return check(given, {**environ, cells.CELL: cell})
+        found = check(given, {**environ, cells.CELL: cell})
     except SettingsError as error:
         raise SettingsError(f"For the cell {cell}: {error}") from None
+    if found.database.url is None:
+        raise SettingsError("The setting database.url is missing; cells need one that names nodes of a Citus cluster.")
+    return found
 
 
 def former_names(path: Path, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:

@@ -61,7 +61,9 @@ class Database:
     )
     pool: int = setting(10, "Connections to Postgres.", check=checks.between(2, 200))
     commit_linger: float = setting(
-        0.002, "Seconds a commit waits for other writes to share it, if any are in progress.", check=checks.between(0, 1)
+        0.002,
+        "Seconds a commit waits for other writes to share it, if any are in progress; up to three times as long while busy.",
+        check=checks.between(0, 1),
     )
     clock_tolerance: float = setting(
         10,

@@ -118,6 +118,13 @@ def test_cells_share_no_file(tmp_path: Path, setting: str) -> None:
         loading.load_cells(file(tmp_path, more + "[cells.us_3.http]\nlisten = ['tcp:8103']"), (), {})
 
 
+def test_cells_need_a_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "mailsvc.toml"
+    path.write_text(TWO.replace('url = "postgresql://x"', 'embedded = "postgres"'))
+    with pytest.raises(SettingsError, match="The setting database.url is missing; cells need one"):
+        loading.load_cells(path, ["us_1"], {})
+
+
 def test_a_file_without_such_tables_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mailsvc.toml"
     path.write_text("base_url = 'https://api.example.com'")

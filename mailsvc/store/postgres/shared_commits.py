@@ -17,6 +17,9 @@ from mailsvc.store.postgres.errors import OutOfResources, Unavailable
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+LONGER = 3.0  # times
+PER_LATE = 3.0  # seconds more for each second that the reactor is late
+
 
 @attrs.define(eq=False)
 class _Pending(Generic[Item, Result]):
@@ -36,6 +39,9 @@ class _Pending(Generic[Item, Result]):
 @attrs.define(eq=False)
 class SharedCommits(Generic[Item, Result]):
     """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once.
+
+    If the reactor is late, the process is short of time, and fewer writes with more items save some: then items linger for up to
+    LONGER times as long.
 
     Items that arrive while all writes are running are collected for the next one. If `prompt`, a single item does not linger: its
     write starts in the next turn of the reactor, unless one is running or the previous one had several items.
@@ -64,6 +70,8 @@ class SharedCommits(Generic[Item, Result]):
     _timer: Any = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
     _shared: bool = attrs.field(default=False, init=False)  # the latest write had several items
+    _due_at: float = attrs.field(default=0.0, init=False)  # when the timer should fire
+    _late: float = attrs.field(default=0.0, init=False)  # seconds, the average of the last few times
 
     def submit(self, item: Item, weight: int = 1) -> Deferred[Result]:
         if len(self._pending) >= self.queue or (self._pending and self._weight + weight > self.queue_weight):
@@ -90,13 +98,19 @@ class SharedCommits(Generic[Item, Result]):
             self._start(self._gather())
         if self._pending and self._running < self.writes and self._timer is None:
             alone = self.prompt and not self._shared and not self._running
-            self._timer = self.clock.callLater(0 if alone else self.linger, self._lingered)
+            self._set_timer(0.0 if alone else min(self.linger + PER_LATE * self._late, LONGER * self.linger))
 
     def _full(self) -> bool:
         return len(self._pending) >= self.max_items or self._weight >= self.max_weight
 
+    def _set_timer(self, seconds: float) -> None:
+        self._due_at = self.clock.seconds() + seconds
+        self._timer = self.clock.callLater(seconds, self._lingered)
+
     def _lingered(self) -> None:
         self._timer = None
+        late = min(max(0.0, self.clock.seconds() - self._due_at), LONGER * self.linger)
+        self._late += (late - self._late) / 8
         self._due = True
         self._start_writes()
         self._due = False

@@ -115,11 +115,35 @@ def test_a_full_write_does_not_linger() -> None:
     assert [items for items, _ in table.under_way] == [[1, 2]]
 
 
+def lingered(table: Table, batch: SharedCommits[int, int], late: float) -> float:
+    """How long the next item lingers, in milliseconds, when the reactor notices the end of that `late` seconds afterwards."""
+    submit(batch, 1)
+    began = table.clock.seconds()
+    [timer] = table.clock.getDelayedCalls()
+    waits = timer.getTime() - began
+    table.clock.advance(waits + late)
+    table.end()
+    return round(1000 * waits, 1)
+
+
+def test_items_linger_longer_while_the_reactor_is_late() -> None:
+    table = Table()
+    batch = table.batch(prompt=False)
+    assert [lingered(table, batch, 0.0) for _ in range(3)] == [2, 2, 2]
+    growing = [lingered(table, batch, 0.001) for _ in range(20)]
+    assert growing == sorted(growing)
+    assert 4 < growing[-1] < 5, "three times as much as it is late"
+    assert [lingered(table, batch, 0.1) for _ in range(9)][1:] == [6] * 8, "at most three times as long as otherwise"
+    recovering = [lingered(table, batch, 0.0) for _ in range(80)]
+    assert recovering == sorted(recovering, reverse=True)
+    assert recovering[-1] == 2
+
+
 def test_items_that_waited_for_a_write_are_written_at_once() -> None:
     table = Table()
     batch = table.batch(writes=2)
     submit(batch, 1)
-    table.clock.advance(0.002)
+    table.clock.advance(0)
     submit(batch, 2)
     table.clock.advance(0.002)
     submit(batch, 3, 4)
