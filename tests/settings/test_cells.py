@@ -121,7 +121,7 @@ def test_cells_share_no_file(tmp_path: Path, setting: str) -> None:
 def test_cells_need_a_cluster(tmp_path: Path) -> None:
     path = tmp_path / "mailsvc.toml"
     path.write_text(TWO.replace('url = "postgresql://x"', 'embedded = "postgres"'))
-    with pytest.raises(SettingsError, match="The setting database.url is missing; cells need one"):
+    with pytest.raises(SettingsError, match=r"The setting database\.url is missing; cells need one"):
         loading.load_cells(path, ["us_1"], {})
 
 
