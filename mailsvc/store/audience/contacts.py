@@ -39,7 +39,7 @@ INSERT = f"""
 INSERT INTO contacts (
     account_id, id, address, email, first_name, last_name, unsubscribed, untracked, properties, hash, created_at, updated_at
 ) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-ON CONFLICT (account_id, address) DO NOTHING RETURNING {COLUMNS}
+ON CONFLICT DO NOTHING RETURNING {COLUMNS}
 """
 UPDATE = f"""
 UPDATE contacts SET first_name = %s, last_name = %s, unsubscribed = %s, untracked = %s, properties = %s, updated_at = %s

@@ -5,5 +5,5 @@ SELECT %(account_id)s, g.id, g.address, g.email, g.first_name, g.last_name, g.un
 FROM json_to_recordset(%(rows)s) AS g(
     id uuid, address text, email text, first_name text, last_name text, unsubscribed boolean, properties jsonb, hash text
 )
-ON CONFLICT (account_id, address) DO NOTHING
+ON CONFLICT DO NOTHING
 RETURNING id
