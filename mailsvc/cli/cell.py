@@ -36,8 +36,10 @@ def cell() -> None:
 @AS_JSON
 @click.pass_obj
 def cell_list(settings: Settings, as_json: bool) -> None:
-    """List cells and nodes: region, size, the node of each cell, the machine that runs it if machines share the cells, and how far the
-    standbys of a node are behind."""
+    """List cells and nodes: region, size, the node of each cell, and how far the standbys of a node are behind.
+
+    If machines share the cells, also the machine that runs each.
+    """
     cluster = _cluster(settings)
 
     async def work(reactor: Any) -> None:

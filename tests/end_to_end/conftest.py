@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests.chaos.citus_nodes import missing
+from tests.citus import is_citus
 from tests.end_to_end import chromium
 from tests.end_to_end.rig import Daemon, check_invariants, free_port
 from tests.end_to_end.sink import Sink
@@ -57,3 +59,11 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     yield page
     context.close()
     assert not wrong
+
+
+@pytest.fixture
+def citus(postgres: str) -> None:
+    """The server of the tests has Citus, so that a cluster can be started beside it."""
+    if not is_citus(postgres):
+        pytest.skip("The server of the tests does not have Citus. See .ci/run.")
+    assert missing() is None

@@ -5,18 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos import account_moves, cells, links
-from tests.chaos.citus_nodes import missing
 from tests.chaos.networks import can_cut
-from tests.citus import is_citus
 
-pytestmark = pytest.mark.cells
-
-
-@pytest.fixture(autouse=True)
-def citus(postgres: str) -> None:
-    if not is_citus(postgres):
-        pytest.skip("The server of the tests does not have Citus. See .ci/run.")
-    assert missing() is None
+pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
 
 
 def test_servers_and_the_daemon_are_killed_while_a_cell_is_moved() -> None:

@@ -21,21 +21,13 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.cells.account_place import Found
 from mailsvc.store.cells.nodes import Cluster as Cells
 from tests.chaos import account_moves, cells, machines
-from tests.chaos.citus_nodes import CellServer, Cluster, Node, missing
+from tests.chaos.citus_nodes import CellServer, Cluster, Node
 from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
 from tests.chaos.ground import ground, sink
-from tests.citus import is_citus
 from tests.end_to_end.rig import PROJECT, toml
 
-pytestmark = pytest.mark.cells
-
-
-@pytest.fixture(autouse=True)
-def citus(postgres: str) -> None:
-    if not is_citus(postgres):
-        pytest.skip("The server of the tests does not have Citus. See .ci/run.")
-    assert missing() is None
+pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
 
 
 def test_a_cell_is_moved_under_load() -> None:

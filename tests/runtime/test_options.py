@@ -7,23 +7,11 @@ from pathlib import Path
 import pytest
 
 from mailsvc.runtime.options import Options
-
-SETTINGS = """
-base_url = "https://api.example.com"
-[database]
-url = "postgresql://x"
-[delivery]
-ehlo_name = "out.example.com"
-[smtp]
-listen = {}
-[cells.us_1]
-[cells.us_2.http]
-listen = ["tcp:8102"]
-"""
+from tests.settings.test_cells import TWO
 
 
 def parsed(folder: Path, *arguments: str) -> Options:
-    (folder / "mailsvc.toml").write_text(SETTINGS)
+    (folder / "mailsvc.toml").write_text(TWO)
     options = Options()
     options.parseOptions(["--config", str(folder / "mailsvc.toml"), *arguments])
     return options

@@ -1,6 +1,7 @@
 """`mailsvc account create`, `notify`, `list`, `show`, `rename`, `suspend` and `resume`.
 
-Closing and moving accounts: cli/account_data. Limits: cli/account."""
+Closing and moving accounts: cli/account_data. Limits: cli/account.
+"""
 
 from __future__ import annotations
 
