@@ -103,7 +103,8 @@ async def inside(examined: Doctor, settings: Settings, database: Database, react
     found += sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now)
     found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
     found += installation.body_keys(*await database.bodies.problems())
-    found.append(standbys.finding(await server_settings.standbys(database.pool), server_settings.hosts(database.dsn)))
+    hosts = server_settings.hosts(database.dsn) if database.hold is None else None
+    found.append(standbys.finding(await server_settings.standbys(database.pool), hosts))
     if database.hold is not None:
         found.append(coordinator.finding(await unreachable(database.pool)))
     found.append(installation.audit_log(await protection.weaknesses(database.pool)))

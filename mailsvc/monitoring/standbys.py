@@ -9,8 +9,8 @@ from mailsvc.store.postgres.server_settings import Standbys
 CHECK = "standby"
 
 
-def finding(standbys: Standbys, hosts: int) -> Finding:
-    """`hosts`: how many servers database.url lists."""
+def finding(standbys: Standbys, hosts: int | None) -> Finding:
+    """`hosts`: how many servers database.url lists. None for a cell: Citus says where its node is."""
     count = f"{standbys.connected} connected"
     if standbys.lag:
         count += f", {human_size(standbys.lag)} behind"
@@ -19,11 +19,11 @@ def finding(standbys: Standbys, hosts: int) -> Finding:
         return Finding(CHECK, "error", "Commits wait for a standby (synchronous_standby_names), and none is connected.", remedy)
     if standbys.synchronous:
         text = f"{count}. Commits wait for it: if a synchronous standby takes over, it has everything that was acknowledged."
-        return Finding(CHECK, "ok", text) if hosts > 1 else Finding(CHECK, "warning", text, _ONE_HOST)
+        return Finding(CHECK, "ok", text) if hosts != 1 else Finding(CHECK, "warning", text, _ONE_HOST)
     if standbys.connected:
         text = f"{count}. Commits do not wait for it: if it takes over, the last emails may be missing, and all mail is held."
         return Finding(CHECK, "warning", text, "Set synchronous_standby_names on the primary (docs/operations.md, Failover).")
-    if hosts > 1:
+    if (hosts or 1) > 1:
         return Finding(CHECK, "warning", "database.url lists several servers, but no standby is connected.", "Start the standby.")
     return Finding(CHECK, "ok", "None is connected: if the server is lost, restore a backup.")
 

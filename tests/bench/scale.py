@@ -13,10 +13,11 @@ import traceback
 import attrs
 
 from tests.bench import cells as costs
-from tests.chaos import account_moves, cells, links, machines
+from tests.chaos import account_moves, cells, links, machines, takeovers
 from tests.chaos.__main__ import HEAD
 from tests.chaos.citus_nodes import missing
 from tests.chaos.networks import can_cut
+from tests.chaos.patroni import INSTALLED
 
 BUSIEST = 36_000  # seconds: the busiest hour has a tenth of the day's emails
 HALF = 0.5  # how busy servers and processes are planned to be
@@ -83,7 +84,7 @@ def main() -> int:
     options.add_argument("--moves", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5, help="of the measurement of CPU per email")
     options.add_argument("--cut", type=float, default=30, help="seconds that a link is cut")
-    options.add_argument("--only", help="one of them: T29 to T32, T34 to T38, costs, sizes")
+    options.add_argument("--only", help="one of them: T29 to T32, T34 to T42, costs, sizes")
     given = options.parse_args()
     plan = {
         "T29": lambda: print(cells.moved_cell(given.emails, given.moves).row()),  # noqa: T201
@@ -95,6 +96,10 @@ def main() -> int:
         "T36": lambda: print(account_moves.moved_account(given.emails, given.moves).row()),  # noqa: T201
         "T37": lambda: print(account_moves.killed_while_moved(given.emails, given.kills).row()),  # noqa: T201
         "T38": lambda: print(machines.shared(2 * given.emails).row()),  # noqa: T201
+        "T39": lambda: print(takeovers.of_a_node(given.emails).row()),  # noqa: T201
+        "T40": lambda: print(takeovers.of_a_node_fallen_behind(given.emails // 20).row()),  # noqa: T201
+        "T41": lambda: print(takeovers.of_the_coordinator(given.emails).row()),  # noqa: T201
+        "T42": lambda: print(takeovers.of_a_node_promoted(given.emails).row()),  # noqa: T201
         "costs": lambda: costs.measure(given.rounds, 2000),
         "sizes": lambda: print("\n".join([SIZES, *(size(each, Costs()).row() for each in VOLUMES)])),  # noqa: T201
     }
@@ -104,6 +109,9 @@ def main() -> int:
     if not can_cut():
         print("T34 and T35 need root and network namespaces, which are not possible here: NOT run.")  # noqa: T201
         plan = {name: run for name, run in plan.items() if name not in ("T34", "T35")}
+    if not INSTALLED:
+        print("T42 needs Patroni and etcd (Debian: patroni, etcd-server): NOT run.")  # noqa: T201
+        del plan["T42"]
     failed = []
     print(HEAD)  # noqa: T201
     for name, run in plan.items():

@@ -29,6 +29,8 @@ BIN = Path("/usr/lib/postgresql/15/bin")
 EXTENSION = Path("/usr/share/postgresql/15/extension/citus.control")
 DATABASE = "mail"
 ROLE = "mailsvc"  # of the daemons and commands: it owns the database, and has no further rights
+CREATE_ROLE = (f"CREATE ROLE {ROLE} LOGIN", f"GRANT pg_monitor TO {ROLE}")
+CREATE_DATABASE = f"CREATE DATABASE {DATABASE} OWNER {ROLE}"
 SETTINGS = {
     "shared_preload_libraries": "citus,pg_stat_statements",
     "pg_stat_statements.track": "top",
@@ -84,14 +86,18 @@ class Node:
         self._ctl("-l", str(self.folder / "log"), "-o", options, "-w", "start")
 
     def create(self) -> None:
-        self.folder.mkdir(mode=0o700)
-        owner = owner_for(self.folder)
-        os.chown(self.folder, owner.uid, owner.gid)
+        self._create_folder()
         data = str(self.folder / "data")
         arguments = ["-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         self._run(BIN / "initdb", *arguments)
         with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
             rules.write("host all all samenet trust\n")
+
+    def copy_of(self, primary: Node) -> None:
+        """Makes this server a standby of that one."""
+        self._create_folder()
+        source = f"{primary.dsn} application_name=standby"
+        self._run(BIN / "pg_basebackup", "-D", str(self.folder / "data"), "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
 
     def stop(self) -> None:
         if (self.folder / "data" / "postmaster.pid").exists():
@@ -123,6 +129,11 @@ class Node:
         finally:
             connection.close()
 
+    def _create_folder(self) -> None:
+        self.folder.mkdir(mode=0o700)
+        owner = owner_for(self.folder)
+        os.chown(self.folder, owner.uid, owner.gid)
+
     def _processes(self) -> list[int]:
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return [self.pid, *map(int, children.split())]
@@ -147,6 +158,7 @@ class Cluster:
 
     folder: Path
     nodes: list[Node]
+    standbys: list[Node] = attrs.field(factory=list)
 
     @classmethod
     def start(cls, folder: Path, settings: dict[str, str] | None = None, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Cluster:
@@ -155,7 +167,7 @@ class Cluster:
         for node in cluster.nodes:
             node.create()
             node.start(settings)
-            administer(make_dsn(node.dsn, dbname="postgres"), f"CREATE ROLE {ROLE} LOGIN", f"CREATE DATABASE {DATABASE} OWNER {ROLE}")
+            administer(make_dsn(node.dsn, dbname="postgres"), *CREATE_ROLE, CREATE_DATABASE)
             administer(node.dsn, "CREATE EXTENSION citus", "CREATE EXTENSION pg_stat_statements")
         coordinator, *rest = cluster.nodes
         coordinator.query("SELECT citus_set_coordinator_host(%s, %s)", coordinator.address)
@@ -178,11 +190,27 @@ class Cluster:
         hosts, ports = ",".join(node.address[0] for node in self.nodes), ",".join(str(node.port) for node in self.nodes)
         return f"postgresql://{ROLE}@/{DATABASE}?host={hosts}&port={ports}"
 
+    def add_standby(self, primary: Node) -> Node:
+        """Starts a standby of this node."""
+        standby = Node(self.folder / f"{primary.folder.name}-standby", free_port(), primary.host)
+        standby.copy_of(primary)
+        standby.start()
+        self.standbys.append(standby)
+        return standby
+
+    def promote(self, standby: Node, instead_of: Node) -> None:
+        """What an operator does. Citus has to know where the node is now."""
+        standby.query("SELECT pg_promote()")
+        self.standbys.remove(standby)
+        self.nodes[self.nodes.index(instead_of)] = standby
+        where = "SELECT citus_update_node(nodeid, %s, %s) FROM pg_dist_node WHERE (nodename, nodeport) = (%s, %s)"
+        self.coordinator.query(where, (*standby.address, *instead_of.address))
+
     def node_at(self, address: Address) -> Node:
         return next(node for node in self.nodes if node.address == (address.host, address.port))
 
     def stop(self) -> None:
-        for node in self.nodes:
+        for node in [*self.nodes, *self.standbys]:
             node.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
