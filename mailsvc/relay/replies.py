@@ -26,6 +26,7 @@ LOGIN_UNAVAILABLE: Final = Reply(454, "Temporary authentication failure", "4.7.0
 SUSPENDED: Final = Reply(525, "The account is suspended", "5.7.13")  # RFC 5248
 FOREIGN_NETWORK: Final = Reply(535, "This API key cannot be used from your network", "5.7.8")
 MOVED: Final = Reply(454, "The account of this API key has moved to another cell, try again later", "4.7.0")
+NETWORK_MOVED: Final = Reply(451, "The account for your network has moved to another cell, try again later", "4.3.0")
 LEFT: Final = Reply(421, "The account has moved to another cell, connect again", "4.3.2")
 REVOKED: Final = Reply(550, "The API key is no longer valid", "5.7.1")
 TOO_MANY_FAILURES: Final = Reply(421, "Too many failed logins from your address, try again later", "4.7.0")

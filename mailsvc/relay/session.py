@@ -65,8 +65,11 @@ class Relay:
         session.trusted_network = network_key is not None
         return RelaySession(self, session, client, network_key)
 
-    async def moved(self, token: bytes, left: Reply) -> Reply | None:
-        """The reply to a key whose account is about to arrive in this cell, or `left` if it has left. None if it did not move."""
+    async def moved(self, token: bytes | UUID, left: Reply) -> Reply | None:
+        """The reply to a key whose account is about to arrive in this cell, or `left` if it has left. None if it did not move.
+
+        `token`: the SHA-256 of the key, or its ID.
+        """
         try:
             found = await self.keys.moved(token)
         except StoreError:
@@ -120,7 +123,7 @@ class RelaySession:
         relay, key = self._relay, self._network_key
         if key is None:
             return None
-        caller = await relay.find_caller(key)
+        caller = await relay.find_caller(key) or await relay.moved(key, relay_replies.NETWORK_MOVED)
         if caller is None or isinstance(caller, Reply):
             return caller
         return self._log_in(Authenticated(caller, key)) or Login(relay.user, caller, by_address=True)
@@ -161,10 +164,10 @@ class RelaySession:
 
     async def _no_caller(self, token: bytes | UUID) -> Reply:
         """The reply to a mail whose key no longer has a caller. If the account has moved meanwhile, the client has to connect again."""
-        if isinstance(token, UUID):
-            return replies.LOGIN_FIRST
         moved = await self._relay.moved(token, relay_replies.LEFT)
-        return relay_replies.STORE_UNAVAILABLE if moved is relay_replies.LOGIN_UNAVAILABLE else moved or relay_replies.REVOKED
+        if moved is not None:
+            return relay_replies.STORE_UNAVAILABLE if moved is relay_replies.LOGIN_UNAVAILABLE else moved
+        return replies.LOGIN_FIRST if isinstance(token, UUID) else relay_replies.REVOKED
 
     async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
         path = recipient.path

@@ -44,7 +44,7 @@ TRUSTED = {
 class Keys:
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.elsewhere: dict[bytes, Moved] = {}  # by the hash of a key
+        self.elsewhere: dict[bytes | UUID, Moved] = {}  # by the hash or ID of a key
         self.callers: dict[bytes, Caller] = {
             digest(TOKEN): Caller(ACCOUNT, KEY, "full_access", None, None),
             digest(OTHER): Caller(ACCOUNT, UUID(int=3), "sending_access", None, None),
@@ -56,10 +56,10 @@ class Keys:
             raise self.error
         return self.callers.get(hash)
 
-    async def moved(self, hash: bytes) -> Moved | None:
+    async def moved(self, key: bytes | UUID) -> Moved | None:
         if self.error is not None:
             raise self.error
-        return self.elsewhere.get(hash)
+        return self.elsewhere.get(key)
 
     async def find_by_id(self, key_id: UUID) -> Caller | None:
         if self.error is not None:

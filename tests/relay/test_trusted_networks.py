@@ -13,7 +13,7 @@ from mailsvc.relay.ports import Ports
 from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.smtp.server.proxy_protocol import SIGNATURE
 from mailsvc.smtp.server.session import Limits
-from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.people.api_keys import Caller, Moved, digest
 from mailsvc.store.postgres.errors import Unavailable
 from tests.relay.harness import ACCOUNT, BALANCER, KEY, ME, OTHER, TOKEN, RelayClient, RelayRig
 from tests.smtp.harness import Transport
@@ -103,6 +103,22 @@ def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
     assert send(client).startswith("250")
     rig.keys.error = Unavailable("away")
     assert send(client) == "451 4.3.0 Mail cannot be stored at the moment, try again later"
+
+
+@pytest.mark.parametrize(
+    ("moved", "new", "open_"),
+    [
+        (Moved("eu_1"), "451 4.3.0 The account for your network has moved", "421 4.3.2 The account has moved to another cell"),
+        (Moved(None), "454 4.7.0 Temporary authentication failure", "451 4.3.0 Mail cannot be stored"),
+    ],
+)
+def test_mail_for_an_account_that_has_moved_is_refused_temporarily(moved: Moved, new: str, open_: str) -> None:
+    rig = RelayRig()
+    client = trusted(rig)
+    assert send(client).startswith("250")
+    rig.keys.callers, rig.keys.elsewhere = {}, {KEY: moved}
+    assert send(trusted(rig)).startswith(new)
+    assert send(client).startswith(open_)
 
 
 def test_trusted_clients_share_the_connections_and_rate_of_the_key() -> None:

@@ -55,6 +55,11 @@ SELECT NULL FROM account_arrivals WHERE name = 'api_keys' AND content ->> 'hash'
 UNION ALL
 SELECT cell FROM account_move_keys WHERE hash = %s
 """
+MOVED_BY_ID = """
+SELECT NULL FROM account_arrivals WHERE name = 'api_keys' AND content ->> 'id' = %s::text
+UNION ALL
+SELECT cell FROM account_move_keys WHERE key_id = %s
+"""
 MOST = 5000  # keys in a list that includes revoked ones
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
@@ -126,7 +131,7 @@ class Keys:
         self._pool = pool
         self._clock = clock
         self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, notifications)
-        self._moved: Cache[bytes, Moved | None] = Cache(clock, notifications)
+        self._moved: Cache[bytes | UUID, Moved | None] = Cache(clock, notifications)
 
     async def find(self, hash: bytes) -> Caller | None:
         """The caller with the key of this SHA-256. Cached for at most two seconds."""
@@ -136,9 +141,12 @@ class Keys:
         """The caller with the key of this ID, for keys in the operator's settings. Cached for at most two seconds."""
         return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
 
-    async def moved(self, hash: bytes) -> Moved | None:
-        """Where the account of a key is that this cell does not have, as far as it is known here. Cached for at most two seconds."""
-        return await self._moved.get(hash, lambda: self._load_moved(hash))
+    async def moved(self, key: bytes | UUID) -> Moved | None:
+        """Where the account of a key is that this cell does not have, as far as it is known here. Cached for at most two seconds.
+
+        `key`: its SHA-256 or ID.
+        """
+        return await self._moved.get(key, lambda: self._load_moved(key))
 
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
@@ -187,8 +195,8 @@ class Keys:
         """Active keys, newest first, and then revoked ones, of which emails and logs may tell."""
         return [KeyView(**_VIEW.read(row)) for row in await self._pool.rows(EVER, (account_id,))]
 
-    async def _load_moved(self, hash: bytes) -> Moved | None:
-        rows = await self._pool.rows(MOVED, (hash, hash))
+    async def _load_moved(self, key: bytes | UUID) -> Moved | None:
+        rows = await self._pool.rows(MOVED_BY_ID if isinstance(key, UUID) else MOVED, (key, key))
         return Moved(rows[0][0]) if rows else None
 
     async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:

@@ -245,7 +245,8 @@ async def test_the_cell_of_an_account_that_has_moved_is_known_by_its_keys(pool: 
     now.advance(MAX_AGE)
     values = (digest(token), UUID(int=1), UUID(int=2), "eu_1")
     await pool.run("INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s)", values)
-    assert await keys.moved(digest(token)) == Moved("eu_1")
+    assert await keys.moved(digest(token)) == await keys.moved(UUID(int=1)) == Moved("eu_1")
+    assert await keys.moved(UUID(int=3)) is None
     assert await keys.moved(digest(new_token("us_1"))) is None
     assert await keys.find(digest(token)) is None
 
@@ -263,4 +264,4 @@ async def test_the_keys_of_an_account_that_is_about_to_arrive_are_known(pool: Po
     await pool.run("DELETE FROM api_keys")
     values = (digest(token), key_id, UUID(int=2), "eu_1")
     await pool.run("INSERT INTO account_move_keys (hash, key_id, account_id, cell) VALUES (%s, %s, %s, %s)", values)
-    assert await keys.moved(digest(token)) == Moved(None)
+    assert await keys.moved(digest(token)) == await keys.moved(key_id) == Moved(None)
