@@ -84,7 +84,7 @@ def main() -> int:
     options.add_argument("--moves", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5, help="of the measurement of CPU per email")
     options.add_argument("--cut", type=float, default=30, help="seconds that a link is cut")
-    options.add_argument("--only", help="one of them: T29 to T32, T34 to T42, costs, sizes")
+    options.add_argument("--only", help="one of them: T29 to T32, T34 to T43, costs, sizes")
     given = options.parse_args()
     plan = {
         "T29": lambda: print(cells.moved_cell(given.emails, given.moves).row()),  # noqa: T201
@@ -100,6 +100,7 @@ def main() -> int:
         "T40": lambda: print(takeovers.of_a_node_fallen_behind(given.emails // 20).row()),  # noqa: T201
         "T41": lambda: print(takeovers.of_the_coordinator(given.emails).row()),  # noqa: T201
         "T42": lambda: print(takeovers.of_a_node_promoted(given.emails).row()),  # noqa: T201
+        "T43": lambda: print(machines.cut_off(given.emails).row()),  # noqa: T201
         "costs": lambda: costs.measure(given.rounds, 2000),
         "sizes": lambda: print("\n".join([SIZES, *(size(each, Costs()).row() for each in VOLUMES)])),  # noqa: T201
     }
@@ -107,8 +108,8 @@ def main() -> int:
         print(f"make scale: {why}.")  # noqa: T201
         return 1
     if not can_cut():
-        print("T34 and T35 need root and network namespaces, which are not possible here: NOT run.")  # noqa: T201
-        plan = {name: run for name, run in plan.items() if name not in ("T34", "T35")}
+        print("T34, T35 and T43 need root and network namespaces, which are not possible here: NOT run.")  # noqa: T201
+        plan = {name: run for name, run in plan.items() if name not in ("T34", "T35", "T43")}
     if not INSTALLED:
         print("T42 needs Patroni and etcd (Debian: patroni, etcd-server): NOT run.")  # noqa: T201
         del plan["T42"]

@@ -50,8 +50,8 @@ class Figures:
 class TimedSink(Sink):
     """Records when each email arrived first."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
+    def __init__(self, port: int, address: str) -> None:
+        super().__init__(port, address)
         self.times: dict[str, float] = {}
 
     async def handle_DATA(self, server: SinkServer, session: Session, envelope: Envelope) -> str:
@@ -151,9 +151,9 @@ def ground(cluster: Cluster | CellServer | RunningServer | None = None, dsn: str
 
 
 @contextmanager
-def sink(port: int | None = None) -> Iterator[TimedSink]:
+def sink(port: int | None = None, address: str = "127.0.0.1") -> Iterator[TimedSink]:
     """Starts on a free port, or on that of an earlier server."""
-    created = TimedSink(port or free_port())
+    created = TimedSink(port or free_port(), address)
     created.start()
     try:
         yield created

@@ -1,4 +1,4 @@
-"""Machines that share the cells of a cluster: one joins, one is killed. They need Citus (tests/chaos/citus_nodes)."""
+"""Machines that share cells of a cluster: one joins, one is killed, one loses its network. They need Citus (tests/chaos/citus_nodes)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.chaos.cells import clustered
 from tests.chaos.citus_nodes import CellServer
 from tests.chaos.experiments import CONNECTIONS, _all, _finish
 from tests.chaos.ground import Client, Figures, Ground, ground, in_background, sink, until
+from tests.chaos.networks import LOOPBACK, Host, cut, network
 from tests.end_to_end.rig import PROJECT, Answer, Daemon, free_port, toml
 
 GAP = 0.05  # seconds between two batches
@@ -35,19 +37,22 @@ class Machine:
     folder: Path
     ports: Mapping[str, int]
     process: subprocess.Popen[bytes]
+    host: Host = LOOPBACK
 
     @classmethod
     def start(
-        cls, folder: Path, settings: Mapping[str, Mapping[str, object]], cells: Sequence[str], which: Sequence[str] = ("--share-cells",)
-    ) -> Machine:
+        cls, folder: Path, settings: Mapping[str, Mapping[str, object]], cells: Sequence[str], which: Sequence[str] = ("--share-cells",),
+        host: Host = LOOPBACK,
+    ) -> Machine:  # fmt: skip
         folder.mkdir()
         ports = {cell: free_port() for cell in cells}
         own: dict[str, dict[str, object]] = {}
         for cell, port in ports.items():
-            own[f"cells.{cell}.http"] = {"listen": [f"tcp:{port}:interface=127.0.0.1"], "rate_limit": 100_000}
+            own[f"cells.{cell}.http"] = {"listen": [f"tcp:{port}:interface={host.address}"], "rate_limit": 100_000}
             own[f"cells.{cell}.control"] = {"socket": f"/tmp/mailsvc-{os.getpid()}-{port}.sock"}
         (folder / "mailsvc.toml").write_text(toml({**settings, **own}))
-        command = [str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", *which, "--config"]
+        inside = host.command(os.geteuid(), os.getegid()) if host.namespace else []
+        command = [*inside, str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", *which, "--config"]
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, str(folder / "mailsvc.toml")],
@@ -56,7 +61,7 @@ class Machine:
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": str(PROJECT)},
             )
-        return cls(folder, ports, process)
+        return cls(folder, ports, process, host)
 
     @property
     def log(self) -> str:
@@ -65,7 +70,7 @@ class Machine:
     def has(self, cell: str) -> bool:
         """Whether a process of the cell accepts requests here."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[cell]}/healthz", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{self.host.address}:{self.ports[cell]}/healthz", timeout=5) as response:
                 return bool(response.status == 200)
         except OSError:
             return False
@@ -114,7 +119,7 @@ class Front:
 
     def _daemon(self, machine: Machine) -> Daemon:
         port = machine.ports[self.cell]
-        return self._daemons.setdefault(port, Daemon(self.folder, "", port=port))
+        return self._daemons.setdefault(port, Daemon(self.folder, "", port=port, address=machine.host.address))
 
 
 def named() -> None:
@@ -169,6 +174,41 @@ def shared(emails: int) -> Figures:
     return figures
 
 
+def cut_off(emails: int) -> Figures:
+    """T43: of two machines that share two cells under load, one loses its network. The other takes its cell, until the network is back."""
+    figures, began = Figures("T43 a machine loses its network"), time.monotonic()
+    with network(4) as net, sink(address=net.here.address) as target, clustered(2, net.hosts[:3]) as servers, ground(servers[0]) as here:
+        far, machines = net.hosts[3], list[Machine]()
+        given = _general(here, servers[0], target.port, net.here.address)
+        clients = [Client(_front(here, server, {}, machines)) for server in servers]
+        cells = [server.cell for server in servers]
+        counts = lambda: [sum(map(each.has, cells)) for each in machines]  # noqa: E731
+        try:
+            machines.append(Machine.start(here.folder / "near", given, cells))
+            machines.append(Machine.start(here.folder / "far", given, cells, host=far))
+            _agreed(lambda: counts() == [1, 1], machines)
+            loads = [in_background(lambda client=client: _send(client, emails // 2)) for client in clients]
+            until(lambda: all(len(client.ids) >= emails // 20 for client in clients), 60, "the first emails")
+            with ExitStack() as links:
+                for host in [net.here, *net.hosts[:3]]:
+                    links.enter_context(cut(far, host))
+                taken = _agreed(lambda: all(machines[0].has(cell) for cell in cells), machines)
+            back = _agreed(lambda: counts() == [1, 1], machines)
+            for load in loads:
+                load.join(600)
+                assert not load.is_alive(), machines[0].log[-3000:]
+            _finish(figures, _Both(here, servers), target, [each for client in clients for each in client.ids], 120)
+            assert [machine.stop() for machine in machines] == [0, 0]
+        finally:
+            for machine in machines:
+                machine.end()
+    figures.notes = {"taken over after": f"{taken:.0f} s", "shared again after": f"{back:.0f} s", "duplicates allowed": 2 * CONNECTIONS}
+    assert figures.lost == 0
+    assert figures.duplicates <= 2 * CONNECTIONS
+    figures.seconds = time.monotonic() - began
+    return figures
+
+
 @attrs.define
 class _Both:
     """The cells as one, for counting."""
@@ -189,9 +229,10 @@ class _Both:
         return [each.summary() for each in self._grounds()]
 
 
-def _general(here: Ground, server: CellServer, port: int) -> dict[str, dict[str, object]]:
-    """The settings of all cells. `port`: where their mail goes."""
-    delivery = {"ehlo_name": "localhost", "allowed_networks": ["127.0.0.0/8"], "retry": [1, 2, 5], **_all(port)["delivery"]}
+def _general(here: Ground, server: CellServer, port: int, address: str = "127.0.0.1") -> dict[str, dict[str, object]]:
+    """The settings of all cells. `address`, `port`: where their mail goes."""
+    delivery = {"ehlo_name": "localhost", "allowed_networks": [f"{address}/32"], "retry": [1, 2, 5], **_all(port)["delivery"]}
+    delivery["routes"] = {"*": f"smtp://{address}:{port}"}
     return {
         "": {"base_url": "http://127.0.0.1"},
         "database": {"url": server.cluster.url},

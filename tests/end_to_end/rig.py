@@ -154,6 +154,7 @@ class Daemon:
     home: Path = PROJECT  # its working folder
     source: Path | None = PROJECT  # where it is run from; None: it is installed
     variables: Mapping[str, str] = attrs.field(factory=dict)  # more of its environment
+    address: str = "127.0.0.1"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -248,7 +249,7 @@ class Daemon:
     ) -> Answer:
         """One request; every status is an answer, a lost connection or no answer within `seconds` is an OSError."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
+            f"http://{self.address}:{self.port}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={

@@ -42,13 +42,13 @@ class Received:
 class Sink(Controller):
     """`received` grows with every mail; `refuse` maps an address to the reply that its RCPT gets instead."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.received: list[Received] = []
         self.refuse: dict[str, str] = {}
         self.arrived = threading.Condition()
         self.open = 0
         self.most_open = 0
-        super().__init__(self, hostname="127.0.0.1", port=port)
+        super().__init__(self, hostname=address, port=port)
 
     def factory(self) -> Server:
         sink = self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import account_moves, cells, links
+from tests.chaos import account_moves, cells, links, machines
 from tests.chaos.networks import can_cut
 
 pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
@@ -41,3 +41,8 @@ def test_a_cell_does_everything_while_the_link_to_the_coordinator_is_cut() -> No
 @pytest.mark.usefixtures("networks")
 def test_a_daemon_survives_a_cut_link_to_its_node() -> None:
     assert links.without_node(100, (3,)).lost == 0
+
+
+@pytest.mark.usefixtures("networks")
+def test_another_machine_takes_the_cell_of_one_that_loses_its_network() -> None:
+    assert machines.cut_off(200).lost == 0
