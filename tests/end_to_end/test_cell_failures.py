@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import account_moves, cells, links, machines
-from tests.chaos.networks import can_cut
+from tests.chaos import account_moves, cells, links
 
 pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
 
@@ -26,12 +25,6 @@ def test_nodes_and_daemons_are_killed_while_an_account_is_moved() -> None:
     assert account_moves.killed_while_moved(50, 2).lost == 0
 
 
-@pytest.fixture
-def networks() -> None:
-    if not can_cut():
-        pytest.skip("Networks cannot be created here: that needs root and iproute2.")
-
-
 @pytest.mark.usefixtures("networks")
 def test_a_cell_does_everything_while_the_link_to_the_coordinator_is_cut() -> None:
     figures = links.without_coordinator(30, 0)
@@ -41,8 +34,3 @@ def test_a_cell_does_everything_while_the_link_to_the_coordinator_is_cut() -> No
 @pytest.mark.usefixtures("networks")
 def test_a_daemon_survives_a_cut_link_to_its_node() -> None:
     assert links.without_node(100, (3,)).lost == 0
-
-
-@pytest.mark.usefixtures("networks")
-def test_another_machine_takes_the_cell_of_one_that_loses_its_network() -> None:
-    assert machines.cut_off(200).lost == 0

@@ -1,10 +1,10 @@
-"""Standbys of a cluster's nodes take over: the experiments of `make scale`, small."""
+"""Standbys of a cluster's nodes take over, and machines take over cells: the experiments of `make scale`, small."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos import takeovers
+from tests.chaos import machines, takeovers
 from tests.chaos.patroni import INSTALLED
 
 pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
@@ -26,3 +26,8 @@ def test_patroni_promotes_the_standby_of_a_node() -> None:
 
 def test_mail_flows_while_the_standby_of_the_coordinator_takes_over() -> None:
     assert takeovers.of_the_coordinator(30).lost == 0
+
+
+@pytest.mark.usefixtures("networks")
+def test_another_machine_takes_the_cell_of_one_that_loses_its_network() -> None:
+    assert machines.cut_off(200).lost == 0
