@@ -1,10 +1,10 @@
-"""Standbys of a cluster's nodes take over, and machines take over cells: the experiments of `make scale`, small."""
+"""Standbys of a cluster's nodes take over: the experiments of `make scale`, small."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.chaos import machines, takeovers
+from tests.chaos import takeovers
 from tests.chaos.patroni import INSTALLED
 
 pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
@@ -22,12 +22,3 @@ def test_mail_is_held_after_a_standby_of_a_node_took_over_that_had_fallen_behind
 @pytest.mark.skipif(not INSTALLED, reason="needs Patroni, etcd and Postgres 15")
 def test_patroni_promotes_the_standby_of_a_node() -> None:
     assert takeovers.of_a_node_promoted(100).lost == 0
-
-
-def test_mail_flows_while_the_standby_of_the_coordinator_takes_over() -> None:
-    assert takeovers.of_the_coordinator(30).lost == 0
-
-
-@pytest.mark.usefixtures("networks")
-def test_another_machine_takes_the_cell_of_one_that_loses_its_network() -> None:
-    assert machines.cut_off(200).lost == 0
