@@ -21,6 +21,7 @@ from mailsvc.store.mail.accept import NewEmail
 from mailsvc.store.queue.claims import Claimed, Queue
 
 _WITH_CLAIM = 1 << 20  # bytes of messages that one claim may bring
+_MOST = 0.75  # of the new emails of a claim: reading the others one by one then costs less than bringing all of them
 
 
 class LeaseBook:
@@ -34,7 +35,7 @@ class LeaseBook:
     ) -> None:
         self._clock, self._queue, self._tasks, self._wake = clock, queue, tasks, wake
         self.memory, self._recent = memory, recent
-        self._accepted_here = False  # what was claimed last had been accepted by this process: claims need not bring messages
+        self._in_memory = False  # most messages of the last claim were in memory: the next one need not bring any
         self.held: set[Key] = set()  # every leased row that is in memory
         self._personal: dict[UUID, PersonalEmail] = {}  # of claimed recipients that are not added yet
 
@@ -46,7 +47,6 @@ class LeaseBook:
         self.add(transaction)
         transaction.personal = self._personal.pop(transaction.email_id, None)
         kept = self._recent.pop(transaction.email_id)
-        self._accepted_here = self._accepted_here and kept is not None
         if kept is not None and self.memory.has_room(len(kept[0])):
             transaction.body, transaction.envelope = kept
             transaction.charged = len(kept[0])
@@ -71,14 +71,15 @@ class LeaseBook:
     @property
     def claim_bytes(self) -> int:
         """How many bytes of messages the next claim may bring."""
-        return 0 if self._accepted_here else min(_WITH_CLAIM, self.memory.left)
+        return 0 if self._in_memory else min(_WITH_CLAIM, self.memory.left)
 
     def keep_claimed(self, claimed: Claimed) -> None:
         """Remember the messages that a claim brought until its recipients are added."""
-        messages = claimed.messages
         self._personal.update(claimed.personal)
-        self._accepted_here = self._accepted_here or any(email_id in self._recent for email_id in messages)
-        for email_id, (body, envelope) in messages.items():
+        new = {row.email_id for row in claimed.rows if not row.attempts} - claimed.personal.keys()
+        if new:
+            self._in_memory = sum(email_id in self._recent for email_id in new) >= _MOST * len(new)
+        for email_id, (body, envelope) in claimed.messages.items():
             self._recent.keep(email_id, body, envelope)
 
     # Back to the queue

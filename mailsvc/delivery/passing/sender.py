@@ -19,6 +19,7 @@ from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.queue.processes import Running
 
 _CONNECT = 5  # seconds
+_WAITING = 4 << 20  # bytes for one process that may wait to be written: a batch comes at once
 
 
 class _Connection(Protocol):
@@ -28,7 +29,8 @@ class _Connection(Protocol):
 
     def __init__(self, sender: Sender, process: int) -> None:
         self._sender, self._process = sender, process
-        self.full = self.behind = False
+        self.behind = self._paused = False
+        self._waiting = 0  # bytes since the transport paused
 
     def connectionMade(self) -> None:
         if not sockets.same_user(self.transport):
@@ -44,15 +46,24 @@ class _Connection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._sender.lost(self._process)
 
-    def pauseProducing(self) -> None:
+    @property
+    def full(self) -> bool:
         """It reads more slowly than this process accepts: what does not fit is not passed on."""
-        self.full = True
+        return self._waiting >= _WAITING
+
+    def write(self, data: bytes) -> None:
+        if self._paused:
+            self._waiting += len(data)
+        self.transport.write(data)
+
+    def pauseProducing(self) -> None:
+        self._paused = True
 
     def resumeProducing(self) -> None:
-        self.full = False
+        self._paused, self._waiting = False, 0
 
     def stopProducing(self) -> None:
-        self.full = True
+        self._waiting = _WAITING
 
 
 @attrs.define(eq=False)
@@ -97,7 +108,7 @@ class Sender:
             return
         connection = next(self._turns)
         if not connection.full:
-            connection.transport.write(frame(Passed(email.email_id, email.envelope, email.message)))
+            connection.write(frame(Passed(email.email_id, email.envelope, email.message)))
 
     async def stop(self) -> None:
         for connection in list(self._connections.values()):

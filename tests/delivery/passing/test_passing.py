@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 from mailsvc.delivery.passing import sockets
 from mailsvc.delivery.passing.frames import LARGEST, Passed
 from mailsvc.delivery.passing.receiver import Receiver
-from mailsvc.delivery.passing.sender import Sender
+from mailsvc.delivery.passing.sender import _WAITING, Sender
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.queue.processes import Running
@@ -192,10 +192,21 @@ async def test_a_process_that_does_not_read_holds_nobody_up(rig: Rig) -> None:
     for _ in range(100):
         rig.sender.pass_on(passed(message=b"x" * LARGEST))
     [full] = rig.sender._connections.values()
-    assert full.full and len(full.transport.dataBuffer) + full.transport._tempDataLen <= 2 * LARGEST
+    assert full.full and len(full.transport.dataBuffer) + full.transport._tempDataLen <= _WAITING + 2 * LARGEST
     connection.transport.resumeProducing()
     await rig.until(lambda: not full.full)
     assert 0 < len(rig.kept) < 100
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_batch_is_passed_on_whole(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    batch = [passed(message=b"x" * 20_000) for _ in range(100)]
+    for each in batch:
+        rig.sender.pass_on(each)
+    await rig.until(lambda: len(rig.kept) == 100)
+    assert [each.email_id for each in rig.kept] == [each.email_id for each in batch]
 
 
 @pytest.mark.parametrize("end", ["Server", "Client"])

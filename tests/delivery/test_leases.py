@@ -1,0 +1,46 @@
+"""The lease book: when the next claim brings messages. Its other work is tested through the service (test_dispatch)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
+from mailsvc.delivery.leases import LeaseBook
+from mailsvc.delivery.passing.frames import Passed
+from mailsvc.store.mail.envelope import EMPTY
+from mailsvc.store.queue.claims import Claimed, Leased
+from tests.store.fixtures import ACCOUNT, NOW
+
+DOMAIN = UUID(int=7)
+
+
+def book() -> LeaseBook:
+    unused: Any = None
+    return LeaseBook(unused, unused, unused, unused, MemoryBudget(1 << 20), RecentMessages(1 << 20))
+
+
+def row(number: int, attempts: int = 0) -> Leased:
+    return Leased(ACCOUNT, UUID(int=number), 0, DOMAIN, "eu", "a@example.net", "mx.example.net", attempts, "queued", NOW, False)
+
+
+@pytest.mark.parametrize(("here", "brings"), [(4, False), (3, False), (2, True), (0, True)])
+def test_claims_bring_messages_unless_most_are_in_memory(here: int, brings: bool) -> None:
+    leases = book()
+    assert leases.claim_bytes > 0
+    for number in range(here):
+        leases.keep_passed(Passed(UUID(int=number), EMPTY, b"x"))
+    leases.keep_claimed(Claimed([row(number) for number in range(4)]))
+    assert (leases.claim_bytes > 0) is brings
+
+
+def test_mail_that_is_retried_does_not_count() -> None:
+    """Claims never bring its messages."""
+    leases = book()
+    leases.keep_passed(Passed(UUID(int=1), EMPTY, b"x"))
+    leases.keep_claimed(Claimed([row(1), *(row(number, attempts=1) for number in range(2, 9))]))
+    assert leases.claim_bytes == 0
+    leases.keep_claimed(Claimed([row(10, attempts=1)]))
+    assert leases.claim_bytes == 0
