@@ -23,7 +23,7 @@ def finding(standbys: Standbys, hosts: int | None) -> Finding:
     if standbys.connected:
         text = f"{count}. Commits do not wait for it: if it takes over, the last emails may be missing, and all mail is held."
         return Finding(CHECK, "warning", text, "Set synchronous_standby_names on the primary (docs/operations.md, Failover).")
-    if (hosts or 1) > 1:
+    if hosts is not None and hosts > 1:
         return Finding(CHECK, "warning", "database.url lists several servers, but no standby is connected.", "Start the standby.")
     return Finding(CHECK, "ok", "None is connected: if the server is lost, restore a backup.")
 

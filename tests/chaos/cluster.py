@@ -171,6 +171,23 @@ class Cluster:
 
 
 @contextmanager
+def with_standby(wal_level: str = "replica") -> Iterator[tuple[Cluster, Cluster]]:
+    """A primary and its standby."""
+    with place() as folder:
+        settings = {"wal_level": wal_level, "hot_standby": "on"}
+        primary, standby = Cluster(folder / "primary", settings), Cluster(folder / "standby", settings)
+        primary.make()
+        try:
+            primary.start_blocking()
+            standby.copy_of(primary)
+            standby.start_blocking()
+            yield primary, standby
+        finally:
+            primary.kill()
+            standby.kill()
+
+
+@contextmanager
 def place() -> Iterator[Path]:
     """Creates a folder that the server's user can access."""
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-cluster-", dir="/tmp"))

@@ -10,7 +10,7 @@ from psycopg2.extensions import make_dsn
 
 from tests.chaos.cells import clustered
 from tests.chaos.citus_nodes import CellServer, Node, administer
-from tests.chaos.cluster import NAME, Cluster, place
+from tests.chaos.cluster import NAME, Cluster, with_standby
 
 
 @attrs.frozen
@@ -27,20 +27,10 @@ class Pair:
 
 @contextmanager
 def one_postgres() -> Iterator[Pair]:
-    with place() as folder:
-        settings = {"wal_level": "replica", "hot_standby": "on"}
-        primary, standby = Cluster(folder / "primary", settings), Cluster(folder / "standby", settings)
-        primary.make()
-        try:
-            primary.start_blocking()
-            standby.copy_of(primary)
-            standby.start_blocking()
-            ports = f"{primary.port},{standby.port}"
-            dsn = make_dsn(host="127.0.0.1,127.0.0.1", port=ports, user=NAME, dbname=NAME, target_session_attrs="read-write")
-            yield Pair(primary, standby, standby, lambda: administer(standby.dsn, "SELECT pg_promote()"), dsn)
-        finally:
-            primary.kill()
-            standby.kill()
+    with with_standby() as (primary, standby):
+        ports = f"{primary.port},{standby.port}"
+        dsn = make_dsn(host="127.0.0.1,127.0.0.1", port=ports, user=NAME, dbname=NAME, target_session_attrs="read-write")
+        yield Pair(primary, standby, standby, lambda: administer(standby.dsn, "SELECT pg_promote()"), dsn)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.chaos.citus_nodes import missing
-from tests.chaos.networks import can_cut
 from tests.citus import is_citus
 from tests.end_to_end import chromium
 from tests.end_to_end.rig import Daemon, check_invariants, free_port
@@ -68,9 +67,3 @@ def citus(postgres: str) -> None:
     if not is_citus(postgres):
         pytest.skip("The server of the tests does not have Citus. See .ci/run.")
     assert missing() is None
-
-
-@pytest.fixture
-def networks() -> None:
-    if not can_cut():
-        pytest.skip("Networks cannot be created here: that needs root and iproute2.")

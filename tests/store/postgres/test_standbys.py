@@ -13,25 +13,15 @@ import psycopg2
 import pytest
 
 from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
-from tests.chaos.cluster import Cluster, place
+from tests.chaos.cluster import Cluster, with_standby
 
 SECONDS = 30.0  # until the other server has noticed something
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Cluster, Cluster]]:
-    with place() as folder:
-        settings = {"wal_level": "logical", "hot_standby": "on"}
-        primary, standby = Cluster(folder / "primary", settings), Cluster(folder / "standby", settings)
-        primary.make()
-        try:
-            primary.start_blocking()
-            standby.copy_of(primary)
-            standby.start_blocking()
-            yield primary, standby
-        finally:
-            primary.kill()
-            standby.kill()
+    with with_standby("logical") as servers:
+        yield servers
 
 
 def ask(server: Cluster, *statements: str) -> Any:
