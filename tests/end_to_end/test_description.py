@@ -98,8 +98,14 @@ def test_invalid_requests_are_refused_as_described(daemon: Daemon, description: 
     @given(case=description[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))
     def run(case: Any) -> None:
         response = call(daemon, case)
-        permissive = (case.headers or {}).get("x-batch-validation") == "permissive"  # which answers 200, and tells what was wrong
-        if not permissive and response.status_code != TOO_LARGE:
+        if response.status_code != TOO_LARGE and not _accepted(case):
             case.validate_response(response, checks=[negative_data_rejection])
 
     run()
+
+
+def _accepted(case: Any) -> bool:
+    """Whether a case that violates the schema is still a valid request."""
+    if (case.headers or {}).get("x-batch-validation") == "permissive":  # answers 200, and tells what was wrong
+        return True
+    return case.method == "GET" and bool(case.query) and not any(case.query.values())  # an empty list is written as "", which is valid
