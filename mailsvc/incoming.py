@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import attrs
 
-from mailsvc.mail import compose
+from mailsvc.mail import bulk, compose
 from mailsvc.mail.address import Mailbox
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.values import Pieces
@@ -83,3 +83,16 @@ def recipients_of(email: Incoming) -> tuple[str, ...]:
     if isinstance(email.content, AsReceived):
         return email.content.recipients
     return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))
+
+
+def bulk_of(emails: Sequence[Incoming]) -> set[int]:
+    """Which are bulk mail: the header declares it, or many recipients of the batch get the same subject, text and HTML."""
+    contents = [(_shown(email), len(recipients_of(email))) for email in emails]
+    many = bulk.shared(contents)
+    found = {i for i, email in enumerate(emails) if bulk.is_declared(email.headers)}
+    return found | {i for i, (content, _) in enumerate(contents) if content in many} if many else found
+
+
+def _shown(email: Incoming) -> Hashable:
+    content = email.content
+    return (email.subject, content.html, content.text) if isinstance(content, Content) else id(content)

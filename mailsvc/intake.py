@@ -7,7 +7,7 @@ Knows no protocol: callers turn a request into `Incoming` values, and the `Admis
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -18,8 +18,8 @@ from mailsvc import policy
 from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts.topics import TopicMail
 from mailsvc.content_filter import ContentFilter, FilterRequest
-from mailsvc.incoming import SHARED_TEST, AsReceived, Content, Incoming, envelope_of, recipients_of, sender_of
-from mailsvc.mail import bulk, compose, html_to_text
+from mailsvc.incoming import SHARED_TEST, AsReceived, Content, Incoming, bulk_of, envelope_of, recipients_of, sender_of
+from mailsvc.mail import compose, html_to_text
 from mailsvc.mail.address import Mailbox
 from mailsvc.net.rspamd import Envelope
 from mailsvc.policy import Limits, Refusal
@@ -124,11 +124,14 @@ class Handoff(Protocol):
         Processes only send mail of their own `region`, and none of an account that is paused.
         """
 
+    def prepare(self, email: NewEmail) -> None:
+        """Before the commit. `deliver` or `release` follows."""
+
     def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
         """After the commit: put the leased recipients into their lanes."""
 
-    def release(self, reservations: Mapping[str, Reservation]) -> None:
-        """The email was not committed: drop its reservations."""
+    def release(self, email_id: UUID, reservations: Mapping[str, Reservation]) -> None:
+        """The email was not committed, or perhaps not: drop its reservations."""
 
     @property
     def lease(self) -> int:
@@ -204,7 +207,7 @@ class Intake:
                 refusals[i] = result
             else:
                 composed[i] = result
-        for i in _bulk(emails) & composed.keys():
+        for i in bulk_of(emails) & composed.keys():
             composed[i] = attrs.evolve(composed[i], email=attrs.evolve(composed[i].email, bulk=True))
         if self.content_filter is not None and (permissive or not refusals):
             known = await self._recall(caller, key)
@@ -330,6 +333,8 @@ class Intake:
         return {name: self.handoff.reserve(name, size, email.bulk, pool, region, caller.account_id) for name in dict.fromkeys(names)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
+        for r in ready:
+            self.handoff.prepare(r.email)
         try:
             answer = await self._accept(caller, submission)
         except BaseException:
@@ -383,7 +388,7 @@ class Intake:
 
     def _release(self, ready: Iterable[_Ready]) -> None:
         for r in ready:
-            self.handoff.release(r.reservations)
+            self.handoff.release(r.email.email_id, r.reservations)
 
 
 @attrs.frozen
@@ -392,19 +397,6 @@ class _QueueOnly:
 
     destination: str
     leased: bool = False
-
-
-def _bulk(emails: Sequence[Incoming]) -> set[int]:
-    """Which are bulk mail: the header declares it, or many recipients of the batch get the same subject, text and HTML."""
-    contents = [(_shown(email), len(recipients_of(email))) for email in emails]
-    many = bulk.shared(contents)
-    found = {i for i, email in enumerate(emails) if bulk.is_declared(email.headers)}
-    return found | {i for i, (content, _) in enumerate(contents) if content in many} if many else found
-
-
-def _shown(email: Incoming) -> Hashable:
-    content = email.content
-    return (email.subject, content.html, content.text) if isinstance(content, Content) else id(content)
 
 
 def _known(answer: Replayed | InProgress | Mismatch) -> Admission:

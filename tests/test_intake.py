@@ -60,7 +60,8 @@ class Rig:
     error: Exception | None = None
     submissions: list[Submission] = attrs.field(factory=list)
     taken: list[NewEmail] = attrs.field(factory=list)
-    released: list[Mapping[str, Reservation]] = attrs.field(factory=list)
+    prepared: list[UUID] = attrs.field(factory=list)
+    released: list[UUID] = attrs.field(factory=list)
     reserved: list[str] = attrs.field(factory=list)
     pools: list[str] = attrs.field(factory=list)
     notified: list[str] = attrs.field(factory=list)
@@ -75,6 +76,7 @@ class Rig:
         return self.known
 
     async def accept(self, submission: Submission) -> Any:
+        assert {each.email_id for each in submission.emails} <= set(self.prepared)
         self.submissions.append(submission)
         if self.error is not None:
             raise self.error
@@ -90,11 +92,14 @@ class Rig:
         self.pools.append(pool)
         return Reservation(f"mx.{domain}", leased=domain != "busy.test")
 
+    def prepare(self, email: NewEmail) -> None:
+        self.prepared.append(email.email_id)
+
     def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
         self.taken.append(email)
 
-    def release(self, reservations: Mapping[str, Reservation]) -> None:
-        self.released.append(reservations)
+    def release(self, email_id: UUID, reservations: Mapping[str, Reservation]) -> None:
+        self.released.append(email_id)
 
     def notify(self, channel: str) -> None:
         self.notified.append(channel)
@@ -350,7 +355,7 @@ def test_large_content_is_composed_in_a_thread() -> None:
 def test_used_idempotency_key_stores_nothing_and_releases_reservations(answer: Any, admission: Any) -> None:
     rig = Rig(answer)
     assert rig.submit(incoming(), key=Key("POST /emails", "k", b"f")) == admission
-    assert len(rig.released) == 1 and not rig.taken
+    assert len(rig.released) == 1 and rig.released == rig.prepared and not rig.taken
 
 
 def test_repeated_request_gets_the_first_result() -> None:
@@ -367,7 +372,7 @@ def test_repeated_request_gets_the_first_result() -> None:
 def test_failed_commit_releases_reservations_and_is_reported() -> None:
     rig = Rig(error=RuntimeError("away"))
     assert rig.submit(incoming()).type is RuntimeError
-    assert len(rig.released) == 1 and not rig.taken and not rig.notified
+    assert len(rig.released) == 1 and rig.released == rig.prepared and not rig.taken and not rig.notified
 
 
 def test_received_message_is_kept_byte_for_byte() -> None:

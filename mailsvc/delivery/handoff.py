@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 import attrs
@@ -20,6 +20,7 @@ from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.passing.sender import Sender
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.shaping import pooled
 from mailsvc.delivery.transaction import from_email
@@ -97,6 +98,9 @@ class LocalHandoff:
         self._leases.memory.charge(size)
         return Reservation(destination, lane, self.lease, size)
 
+    def prepare(self, email: NewEmail) -> None:
+        """Its places are reserved already."""
+
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """After the commit: put leased recipients into their lanes. Two domains may have reserved in one lane: one place serves both."""
         if (
@@ -131,8 +135,7 @@ class LocalHandoff:
             else:
                 lane.put(transaction)
 
-    def release(self, reservations: Mapping[str, object]) -> None:
-        """The email was not committed."""
+    def release(self, email_id: UUID, reservations: Mapping[str, object]) -> None:
         for reservation in _leased(reservations):
             self._release(reservation)
 
@@ -148,14 +151,14 @@ class LocalHandoff:
 class QueueOnly:
     """Everything is queued. The destination comes from a route that is already known, so that whoever claims the mail need not move it.
 
-    Unknown domains are looked up for the next mail; nothing waits for that. `pass_on` gives a message to a process that delivers (passing).
+    Unknown domains are looked up for the next mail; nothing waits for that. `sender` passes messages on to processes that deliver.
     """
 
     log = Logger()
 
     lease: int
     routes: Routes
-    pass_on: Callable[[NewEmail], None] = lambda email: None
+    sender: Sender | None = None
     _looking_up: set[str] = attrs.field(factory=set, init=False)
 
     def reserve(
@@ -167,12 +170,19 @@ class QueueOnly:
             self._look_up(domain)
         return Reservation(pooled(answer.destination, pool) if isinstance(answer, Route) else domain)
 
+    def prepare(self, email: NewEmail) -> None:
+        """The message is there before the process that delivers can claim the email."""
+        if self.sender is not None:
+            self.sender.pass_on(email)
+
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """Other processes claim it."""
-        self.pass_on(email)
+        if self.sender is not None:
+            self.sender.committed(email.email_id)
 
-    def release(self, reservations: Mapping[str, object]) -> None:
-        """Nothing was reserved."""
+    def release(self, email_id: UUID, reservations: Mapping[str, object]) -> None:
+        if self.sender is not None:
+            self.sender.dropped(email_id)
 
     def _look_up(self, domain: str) -> None:
         if domain in self._looking_up or len(self._looking_up) >= _LOOKUPS:

@@ -65,8 +65,12 @@ class LeaseBook:
         self._recent.keep(email.email_id, email.message, email.envelope)
 
     def keep_passed(self, passed: Passed) -> None:
-        """The same for one that another process accepted."""
+        """The same for one that another process is about to put there."""
         self._recent.keep(passed.email_id, passed.body, passed.envelope)
+
+    def forget_passed(self, email_id: UUID) -> None:
+        """It may not come there."""
+        self._recent.pop(email_id)
 
     @property
     def claim_bytes(self) -> int:

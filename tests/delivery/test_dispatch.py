@@ -231,7 +231,7 @@ def test_released_reservations_free_their_place_and_memory() -> None:
     rig.start().run(10)
     _, reservations = rig.email(2, "bob@example.com")
     assert rig.delivery.memory.used == len(MESSAGE)
-    rig.delivery.handoff.release(reservations)
+    rig.delivery.handoff.release(number(2), reservations)
     assert rig.delivery.memory.used == 0
     assert list(rig.delivery.lanes) == []
 

@@ -170,7 +170,7 @@ def test_mail_of_a_paused_account_is_not_leased_when_it_is_accepted() -> None:
 
     def leased(account: int) -> bool:
         reservation = rig.delivery.handoff.reserve("example.com", 10, False, account_id=number(account))
-        rig.delivery.handoff.release({"example.com": reservation})
+        rig.delivery.handoff.release(number(1), {"example.com": reservation})
         return reservation.leased
 
     assert (leased(1), leased(2)) == (False, True)
@@ -191,4 +191,4 @@ def test_bulk_mail_from_the_queue_leaves_room_for_new_transactional_mail() -> No
         rig.run(0.3)
         reservation = rig.delivery.handoff.reserve("bulk.example", 10, bulk=False)
         assert reservation.leased
-        rig.delivery.handoff.release({"bulk.example": reservation})
+        rig.delivery.handoff.release(number(1), {"bulk.example": reservation})

@@ -26,6 +26,14 @@ def row(number: int, attempts: int = 0) -> Leased:
     return Leased(ACCOUNT, UUID(int=number), 0, DOMAIN, "eu", "a@example.net", "mx.example.net", attempts, "queued", NOW, False)
 
 
+def test_a_message_of_an_email_that_was_not_committed_is_forgotten() -> None:
+    leases = book()
+    leases.keep_passed(Passed(UUID(int=1), EMPTY, b"x"))
+    leases.forget_passed(UUID(int=1))
+    leases.keep_claimed(Claimed([row(1)]))
+    assert leases.claim_bytes > 0
+
+
 @pytest.mark.parametrize(("here", "brings"), [(4, False), (3, False), (2, True), (0, True)])
 def test_claims_bring_messages_unless_most_are_in_memory(here: int, brings: bool) -> None:
     leases = book()

@@ -38,7 +38,7 @@ class Passing:
 
     def take(self, delivery: Delivery) -> None:
         """In a process that delivers."""
-        receiver = Receiver(delivery.keep_passed, delivery.wake)
+        receiver = Receiver(delivery.keep_passed, delivery.forget_passed, delivery.wake)
 
         def changed(behind: bool) -> None:
             self.pace.set(behind)
@@ -60,7 +60,7 @@ class Passing:
         self.notifications.listen(CHANNEL, sender.look_again)
         self.opened.add("passing messages on", sender.stop)
         self.opened.add("processes of this machine", every(self.reactor, HEARTBEAT, "looking for processes", sender.look))
-        return QueueOnly(self.process.id, routes, sender.pass_on)
+        return QueueOnly(self.process.id, routes, sender)
 
     def _address(self, process: int) -> str:
         return sockets.name(self.database.encryption.secrets_for(_PURPOSE)[0], process)

@@ -1,9 +1,10 @@
-"""What is written to the socket: an email's ID, its envelope parameters and its message; and what comes back, one byte. Pure."""
+"""What is written to the socket: messages of emails by ID, later whether each was committed; and what comes back. Pure."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import IntEnum
 from uuid import UUID
 
 import attrs
@@ -11,9 +12,10 @@ import orjson
 
 from mailsvc.store.mail.envelope import StoredEnvelope
 
+VERSION = 2  # of what is written: processes of releases with another one do not connect to each other
 LARGEST = 256 * 1024  # bytes of a message that is passed on
 BEHIND, IN_TIME = b"1", b"0"  # from the process that delivers
-_HEAD = struct.Struct("!16sII")  # the ID, and the lengths of the envelope, which is JSON or empty, and of the message
+_HEAD = struct.Struct("!B16sII")  # its kind, the ID, and the lengths of the envelope, which is JSON or empty, and of the message
 _ENVELOPE = 1 << 20  # bytes
 
 
@@ -21,19 +23,45 @@ class BadFrame(Exception):
     """This is not what the other end would write."""
 
 
+class _Kind(IntEnum):
+    MESSAGE, COMMITTED, DROPPED = range(3)
+
+
 @attrs.frozen
 class Passed:
-    """A message, as the acceptance has committed it."""
+    """A message that is about to be committed."""
 
     email_id: UUID
     envelope: StoredEnvelope
     body: bytes = attrs.field(repr=False)
 
 
-def frame(passed: Passed) -> bytes:
-    stored = passed.envelope.stored()
+@attrs.frozen
+class Committed:
+    """The email is in the queue."""
+
+    email_id: UUID
+
+
+@attrs.frozen
+class Dropped:
+    """The email was not committed, or it is not known whether it was."""
+
+    email_id: UUID
+
+
+Frame = Passed | Committed | Dropped
+
+
+def written(frame: Frame) -> bytes:
+    match frame:
+        case Committed(email_id):
+            return _HEAD.pack(_Kind.COMMITTED, email_id.bytes, 0, 0)
+        case Dropped(email_id):
+            return _HEAD.pack(_Kind.DROPPED, email_id.bytes, 0, 0)
+    stored = frame.envelope.stored()
     envelope = b"" if stored is None else orjson.dumps(stored)
-    return b"".join((_HEAD.pack(passed.email_id.bytes, len(envelope), len(passed.body)), envelope, passed.body))
+    return b"".join((_HEAD.pack(_Kind.MESSAGE, frame.email_id.bytes, len(envelope), len(frame.body)), envelope, frame.body))
 
 
 @attrs.define(eq=False)
@@ -42,22 +70,31 @@ class FrameReader:
 
     _data: bytearray = attrs.field(factory=bytearray, init=False)
 
-    def feed(self, data: bytes) -> Iterator[Passed]:
-        """Yields the messages that are complete. Raises BadFrame."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yields the frames that are complete. Raises BadFrame."""
         self._data += data
         at = 0
         while len(self._data) - at >= _HEAD.size:
-            email_id, envelope_size, body_size = _HEAD.unpack_from(self._data, at)
+            kind, email_id, envelope_size, body_size = _HEAD.unpack_from(self._data, at)
             if envelope_size > _ENVELOPE or body_size > LARGEST:
                 raise BadFrame(f"A message of {envelope_size} and {body_size} bytes is too large.")
             body = at + _HEAD.size + envelope_size
             if len(self._data) < body + body_size:
                 break
-            yield Passed(
-                UUID(bytes=email_id), _envelope(self._data[body - envelope_size : body]), bytes(self._data[body : body + body_size])
-            )
+            yield _frame(kind, UUID(bytes=email_id), self._data[body - envelope_size : body], self._data[body : body + body_size])
             at = body + body_size
         del self._data[:at]
+
+
+def _frame(kind: int, email_id: UUID, envelope: bytearray, body: bytearray) -> Frame:
+    match kind:
+        case _Kind.MESSAGE:
+            return Passed(email_id, _envelope(envelope), bytes(body))
+        case _Kind.COMMITTED:
+            return Committed(email_id)
+        case _Kind.DROPPED:
+            return Dropped(email_id)
+    raise BadFrame(f"There is no frame of kind {kind}.")
 
 
 def _envelope(data: bytearray) -> StoredEnvelope:

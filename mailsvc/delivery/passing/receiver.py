@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import attrs
 from twisted.internet.error import CannotListenError
@@ -12,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import BEHIND, IN_TIME, BadFrame, FrameReader, Passed
+from mailsvc.delivery.passing.frames import BEHIND, IN_TIME, BadFrame, Committed, Dropped, Frame, FrameReader, Passed
 
 _MOST = 100  # connections
 
@@ -37,13 +38,12 @@ class _Connection(Protocol):
         if self not in self._receiver.connections:
             return
         try:
-            passed = list(self._reader.feed(data))
+            frames = list(self._reader.feed(data))
         except BadFrame as error:
             self.log.warn("a process passed on what cannot be read: {error}", error=str(error))
             self.transport.abortConnection()
             return
-        if passed:
-            self._receiver.received(passed)
+        self._receiver.received(frames)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._receiver.connections.discard(self)
@@ -54,11 +54,14 @@ class _Connection(Protocol):
 
 @attrs.define(eq=False)
 class Receiver:
-    """`keep` is given each message, `wake` causes a look at the queue."""
+    """`keep` is given each message, before its email is in the queue; `forget` the ID of one that may not come there. `wake` causes a
+    look at the queue.
+    """
 
     log = Logger()
 
     keep: Callable[[Passed], None]
+    forget: Callable[[UUID], None]
     wake: Callable[[], None]
     behind: bool = attrs.field(default=False, init=False)
     connections: set[_Connection] = attrs.field(factory=set, init=False)
@@ -78,10 +81,14 @@ class Receiver:
         for connection in list(self.connections):
             connection.transport.abortConnection()
 
-    def received(self, passed: list[Passed]) -> None:
-        for each in passed:
-            self.keep(each)
-        self.wake()
+    def received(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if isinstance(frame, Passed):
+                self.keep(frame)
+            elif isinstance(frame, Dropped):
+                self.forget(frame.email_id)
+        if any(isinstance(frame, Committed) for frame in frames):
+            self.wake()
 
     def set(self, behind: bool) -> None:
         """Tell the processes that accept."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 from typing import Any
+from uuid import UUID
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -14,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import BEHIND, LARGEST, Passed, frame
+from mailsvc.delivery.passing.frames import BEHIND, LARGEST, Committed, Dropped, Frame, Passed, written
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.queue.processes import Running
 
@@ -51,7 +52,8 @@ class _Connection(Protocol):
         """It reads more slowly than this process accepts: what does not fit is not passed on."""
         return self._waiting >= _WAITING
 
-    def write(self, data: bytes) -> None:
+    def write(self, frame: Frame) -> None:
+        data = written(frame)
         if self._paused:
             self._waiting += len(data)
         self.transport.write(data)
@@ -84,6 +86,7 @@ class Sender:
     _connecting: set[int] = attrs.field(factory=set, init=False)
     _turns: Any = attrs.field(factory=lambda: cycle(()), init=False)
     _region: str = attrs.field(default="", init=False)
+    _passed: dict[UUID, _Connection] = attrs.field(factory=dict, init=False)  # emails that are being committed
 
     async def look(self) -> None:
         """Connect to the processes that are new, and forget those that have ended."""
@@ -101,14 +104,29 @@ class Sender:
             connectProtocol(endpoint, _Connection(self, new)).addErrback(lambda _, process=new: self.lost(process))
 
     def pass_on(self, email: NewEmail) -> None:
-        """To one of them, in turn. It is left to the queue if they are busy, or if the email must not be delivered from memory."""
+        """To one of them, in turn, before the commit; `committed` or `dropped` follows.
+
+        It is left to the queue if they are busy, or if the email must not be delivered from memory.
+        """
         if not self._connections or not isinstance(email.message, bytes) or len(email.message) > LARGEST:
             return
         if email.scheduled_at is not None or email.topic_id is not None or email.region != self._region:
             return
         connection = next(self._turns)
         if not connection.full:
-            connection.write(frame(Passed(email.email_id, email.envelope, email.message)))
+            self._passed[email.email_id] = connection
+            connection.write(Passed(email.email_id, email.envelope, email.message))
+
+    def committed(self, email_id: UUID) -> None:
+        connection = self._passed.pop(email_id, None)
+        if connection is not None:
+            connection.write(Committed(email_id))
+
+    def dropped(self, email_id: UUID) -> None:
+        """What is not committed is not kept by others, either."""
+        connection = self._passed.pop(email_id, None)
+        if connection is not None:
+            connection.write(Dropped(email_id))
 
     async def stop(self) -> None:
         for connection in list(self._connections.values()):

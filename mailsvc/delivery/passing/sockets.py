@@ -13,13 +13,15 @@ import struct
 import sys
 from typing import Any
 
+from mailsvc.delivery.passing.frames import VERSION
+
 SUPPORTED = sys.platform == "linux"
 _CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7), SO_PEERCRED)
 
 
 def name(secret: bytes, process: int) -> str:
     """The address of a process's socket. The secret of the installation tells apart several on one machine."""
-    return f"\0mailsvc-{hmac.digest(secret, b'%d' % process, 'sha256').hex()[:32]}"
+    return f"\0mailsvc-{VERSION}-{hmac.digest(secret, b'%d' % process, 'sha256').hex()[:32]}"
 
 
 def same_user(transport: Any) -> bool:

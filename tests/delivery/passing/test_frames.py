@@ -9,32 +9,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailsvc.delivery.passing.frames import LARGEST, BadFrame, FrameReader, Passed, frame
+from mailsvc.delivery.passing.frames import LARGEST, BadFrame, Committed, Dropped, Frame, FrameReader, Passed, written
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 
 ENVELOPES = st.sampled_from([EMPTY, StoredEnvelope("ä@b.example", smtputf8=True, notify=("NEVER", None))])
-MESSAGES = st.lists(st.builds(Passed, st.uuids(), ENVELOPES, st.binary(max_size=300)), max_size=5)
+MESSAGES = st.builds(Passed, st.uuids(), ENVELOPES, st.binary(max_size=300))
+FRAMES = st.lists(st.one_of(MESSAGES, st.builds(Committed, st.uuids()), st.builds(Dropped, st.uuids())), max_size=5)
 
 
-@given(MESSAGES, st.lists(st.integers(1, 400), min_size=1, max_size=9))
-def test_messages_are_read_in_order(messages: list[Passed], cuts: list[int]) -> None:
-    data, reader, found = b"".join(map(frame, messages)), FrameReader(), []
+@given(FRAMES, st.lists(st.integers(1, 400), min_size=1, max_size=9))
+def test_frames_are_read_in_order(frames: list[Frame], cuts: list[int]) -> None:
+    data, reader, found = b"".join(map(written, frames)), FrameReader(), []
     at = 0
     for size in cuts * (len(data) + 1):
         found += reader.feed(data[at : at + size])
         at += size
         if at >= len(data):
             break
-    assert found == messages
+    assert found == frames
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        struct.pack("!16sII", bytes(16), 0, LARGEST + 1),
-        struct.pack("!16sII", bytes(16), 1 << 21, 0),
-        struct.pack("!16sII", bytes(16), 3, 0) + b"{]}",
-        struct.pack("!16sII", bytes(16), 3, 0) + b"[1]",
+        struct.pack("!B16sII", 0, bytes(16), 0, LARGEST + 1),
+        struct.pack("!B16sII", 0, bytes(16), 1 << 21, 0),
+        struct.pack("!B16sII", 0, bytes(16), 3, 0) + b"{]}",
+        struct.pack("!B16sII", 0, bytes(16), 3, 0) + b"[1]",
+        struct.pack("!B16sII", 3, bytes(16), 0, 0),
     ],
 )
 def test_what_nobody_would_write_is_refused(data: bytes) -> None:
@@ -44,5 +46,5 @@ def test_what_nobody_would_write_is_refused(data: bytes) -> None:
 
 def test_nothing_is_kept_of_messages_that_were_read() -> None:
     reader = FrameReader()
-    list(reader.feed(frame(Passed(UUID(int=1), EMPTY, b"x" * 1000))))
+    list(reader.feed(written(Passed(UUID(int=1), EMPTY, b"x" * 1000))))
     assert not reader._data

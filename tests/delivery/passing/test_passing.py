@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import attrs
 import pytest
@@ -38,6 +39,7 @@ class Rig:
     running: list[Running] = attrs.field(factory=lambda: [process(1, "smtp")])
     receivers: list[Receiver] = attrs.field(factory=list)
     kept: list[Passed] = attrs.field(factory=list)
+    forgotten: list[UUID] = attrs.field(factory=list)
     woken: int = 0
     behind: list[bool] = attrs.field(factory=list)
     sender: Sender = attrs.field(init=False)
@@ -56,7 +58,7 @@ class Rig:
             self.woken += 1
 
         self.running.append(process(number, "delivery", **where))
-        receiver = Receiver(self.kept.append, wake)
+        receiver = Receiver(self.kept.append, self.forgotten.append, wake)
         receiver.listen(self.reactor, self.address(number))
         self.receivers.append(receiver)
         return receiver
@@ -100,7 +102,41 @@ async def test_messages_reach_the_process_that_delivers(rig: Rig) -> None:
     rig.sender.pass_on(first)
     rig.sender.pass_on(second)
     await rig.until(lambda: len(rig.kept) == 2)
-    assert rig.kept == [Passed(each.email_id, each.envelope, bytes(each.message)) for each in (first, second)] and rig.woken
+    assert rig.kept == [Passed(each.email_id, each.envelope, bytes(each.message)) for each in (first, second)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_queue_is_looked_at_after_the_commit(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    first, second = passed(), passed()
+    rig.sender.pass_on(first)
+    rig.sender.pass_on(second)
+    await rig.until(lambda: len(rig.kept) == 2)
+    assert rig.woken == 0
+    rig.sender.committed(first.email_id)
+    await rig.until(lambda: rig.woken == 1)
+    rig.sender.dropped(second.email_id)
+    await rig.until(lambda: rig.forgotten == [second.email_id])
+    assert rig.woken == 1 and not rig.sender._passed
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_that_has_ended_is_not_told_about_the_commit(rig: Rig) -> None:
+    first = rig.delivering(2)
+    await rig.connected()
+    rig.sender.pass_on(each := passed())
+    await rig.until(lambda: bool(rig.kept))
+    del rig.running[1]
+    await first.stop()
+    await rig.until(lambda: not rig.sender._connections)
+    rig.delivering(3)
+    await rig.connected()
+    rig.sender.committed(each.email_id)
+    rig.sender.committed(passed().email_id)  # was not passed on
+    rig.sender.pass_on(last := passed())
+    rig.sender.committed(last.email_id)
+    await rig.until(lambda: rig.woken == 1)
 
 
 @pytest_twisted.ensureDeferred
@@ -232,7 +268,7 @@ async def test_what_cannot_be_read_ends_the_connection(rig: Rig) -> None:
     receiver = rig.delivering(2)
     await rig.connected()
     [connection] = rig.sender._connections.values()
-    connection.transport.write(b"\xff" * 24)
+    connection.transport.write(b"\xff" * 25)
     await rig.until(lambda: not receiver.connections and not rig.sender._connections)
 
 
