@@ -33,7 +33,7 @@ from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
 from mailsvc.delivery.passing.assembly import Passing
-from mailsvc.delivery.sending_domain import SendingDomains
+from mailsvc.delivery.sending_domain import SendingDomains, signer
 from mailsvc.delivery.service import Delivery
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
@@ -51,7 +51,6 @@ from mailsvc.http.resources.tracking import assembly as tracked_links
 from mailsvc.intake import Intake
 from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.mail.authentication import dkim
 from mailsvc.monitoring import logs, metrics
 from mailsvc.monitoring.control_socket import ControlFactory, open_socket
 from mailsvc.monitoring.failures import explain
@@ -74,7 +73,7 @@ from mailsvc.runtime.cells.serving import serve as serve_cells
 from mailsvc.runtime.database import follow_keys, in_thread, open_database, wrong_keys
 from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited
 from mailsvc.runtime.listeners import Listening, address, within
-from mailsvc.runtime.offload import Offload, Threads
+from mailsvc.runtime.offload import Threads
 from mailsvc.runtime.options import Options as Options
 from mailsvc.runtime.polling import every
 from mailsvc.runtime.slices import Slices
@@ -224,14 +223,14 @@ class Daemon:
         """Delivery, from the queue through lanes to other servers."""
         reactor, settings, given, threads = self.reactor, self.settings, self.settings.delivery, self.threads
         fetcher = Fetcher(reactor, self.resolver, attrs.evolve(wiring.fetch_rules(settings.fetch), ports=frozenset({443}), clear=False))
-        linger, signer = settings.database.commit_linger, Offload(reactor, pool=threads.signing, together=dkim.complete)
+        linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, on_events=lambda: self.notifications.notify("events"), linger=linger)
         delivery, upkeep = assemble(
             reactor, self.pool, wiring.delivery_limits(given), region=settings.region, ehlo_name=given.ehlo_name or "",
             process=self.process, resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
             sources=wiring.source_rules(given), pools=self.pools, timeouts=wiring.smtp_timeouts(given),
             policy_fetcher=fetcher if given.mta_sts else None, messages=self.messages, settling=settling, consent=self.personal.consent,
-            sending=SendingDomains(self.domains, self.accounts, self.signing, signer, threads.body),
+            sending=SendingDomains(self.domains, self.accounts, self.signing, signer(reactor, threads), threads.body),
         )  # fmt: skip
         delivery.attempts.tls_counts.start(self.opened)
         delivery.attempts.tracing = self.tracing

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from itertools import repeat
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
@@ -63,15 +62,11 @@ class Threads:
 
 @attrs.define(eq=False)
 class Offload:
-    """Call it with a function to get a Deferred of its result. Uses at most `max_threads` of a pool, by default the reactor's.
-
-    `together` turns the results of one batch into those for the callers: what is faster for several at once.
-    """
+    """Call it with a function to get a Deferred of its result. Uses at most `max_threads` of a pool, by default the reactor's."""
 
     reactor: Any
     max_threads: int = 2
     pool: Any = None
-    together: Callable[[list[Any]], list[Any]] | None = None
     _waiting: deque[tuple[Callable[[], Any], Deferred[Any]]] = attrs.field(factory=deque, init=False)
     _threads: int = attrs.field(default=0, init=False)
 
@@ -104,18 +99,7 @@ class Offload:
                 done.append((result, work()))
             except Exception:
                 done.append((result, Failure()))
-        return done if self.together is None else self._combined(done, self.together)
-
-    def _combined(
-        self, done: list[tuple[Deferred[Any], Any]], together: Callable[[list[Any]], list[Any]]
-    ) -> list[tuple[Deferred[Any], Any]]:
-        """What work has raised stays as it is. If `together` fails, so does all other work of the batch."""
-        values = [value for _, value in done if not isinstance(value, Failure)]
-        try:
-            combined = iter(together(values)) if values else iter(())
-        except Exception:
-            combined = repeat(Failure())
-        return [(result, value if isinstance(value, Failure) else next(combined)) for result, value in done]
+        return done
 
     def _deliver(self, done: list[tuple[Deferred[Any], Any]]) -> None:
         for result, value in done:

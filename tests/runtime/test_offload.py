@@ -60,30 +60,6 @@ def test_an_error_fails_only_the_work_that_raised_it() -> None:
     assert failures[0].check(ZeroDivisionError) and results == [1]
 
 
-def test_results_are_combined_by_batch() -> None:
-    reactor, batches = Reactor(), []
-
-    def together(values: list[int]) -> list[int]:
-        batches.append(values)
-        return [value * 10 for value in values]
-
-    offload, results, failures = Offload(reactor, max_threads=1, together=together), [], []
-    offload(lambda: 1).addCallback(results.append)
-    offload(lambda: 1 // 0).addErrback(failures.append)
-    offload(lambda: 2).addCallback(results.append)
-    reactor.run()
-    assert batches == [[1, 2]] and results == [10, 20] and failures[0].check(ZeroDivisionError)
-
-
-def test_an_error_of_combining_fails_the_work_of_its_batch() -> None:
-    reactor, failures = Reactor(), []
-    offload = Offload(reactor, max_threads=1, together=lambda values: [1 // 0])
-    for _ in range(2):
-        offload(lambda: 1).addErrback(failures.append)
-    reactor.run()
-    assert [failure.type for failure in failures] == [ZeroDivisionError] * 2
-
-
 def test_work_that_arrives_while_the_last_thread_ends_gets_a_new_thread() -> None:
     reactor = Reactor()
     offload, results = Offload(reactor, max_threads=1), []

@@ -1,8 +1,8 @@
 """RSA signatures of several messages in one call: PKCS #1 v1.5 with SHA-256 (RFC 8017 §8.2.1), on up to eight vector lanes.
 
-Eight take little longer than two that are made one after the other, and the interpreter lock is free meanwhile. This needs a processor with
-AVX-512 IFMA and libcrypto_mb of Intel's Cryptography Primitives Library (the extra `avx512`). Without them, `available` is False. What is
-signed, and when one signature at a time is faster, is decided in dkim. The reasons: docs/decisions/rsa-batches.md.
+Eight take little longer than two that are made one after the other. This needs a processor with AVX-512 IFMA and libcrypto_mb of Intel's
+Cryptography Primitives Library (the extra `avx512`). Without them, `available` is False. What is signed, and when one signature at a time
+is faster, is decided in dkim. The reasons: docs/decisions/rsa-batches.md.
 """
 
 from __future__ import annotations
