@@ -64,7 +64,7 @@ def test_a_turn_ends_when_its_time_is_over() -> None:
     assert turns > 1 and rig.results == [10 * value for value in range(6)]
 
 
-def test_work_that_takes_long_is_done_alone_and_not_put_off_forever() -> None:
+def test_work_that_takes_long_is_done_alone_and_does_not_wait_forever() -> None:
     rig = Rig(costs=2 * _SECONDS)
     rig.ask(1, 2)
     rig.turn()
