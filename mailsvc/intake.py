@@ -131,7 +131,7 @@ class Handoff(Protocol):
         """After the commit: put the leased recipients into their lanes."""
 
     def release(self, email_id: UUID, reservations: Mapping[str, Reservation]) -> None:
-        """The email was not committed, or perhaps not: drop its reservations."""
+        """The email was not committed, or it is not known whether it was: drop its reservations."""
 
     @property
     def lease(self) -> int:

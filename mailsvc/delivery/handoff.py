@@ -99,7 +99,7 @@ class LocalHandoff:
         return Reservation(destination, lane, self.lease, size)
 
     def prepare(self, email: NewEmail) -> None:
-        """Its places are reserved already."""
+        """Nothing to do: its places are reserved."""
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """After the commit: put leased recipients into their lanes. Two domains may have reserved in one lane: one place serves both."""

@@ -69,7 +69,7 @@ class LeaseBook:
         self._recent.keep(passed.email_id, passed.body, passed.envelope)
 
     def forget_passed(self, email_id: UUID) -> None:
-        """It may not come there."""
+        """It may not be put there."""
         self._recent.pop(email_id)
 
     @property

@@ -47,11 +47,14 @@ class Together(Generic[Value, Result]):
 
     def _turn(self) -> None:
         until = self.now() + _SECONDS
-        self._batch(until)
-        while self._waiting and self.now() < until:
-            self._batch(until)
-        self._scheduled = False
-        self._schedule()
+        try:
+            while self._waiting:
+                self._batch(until)
+                if self.now() >= until:
+                    break
+        finally:
+            self._scheduled = False
+            self._schedule()
 
     def _batch(self, until: float) -> None:
         values: list[Value] = []

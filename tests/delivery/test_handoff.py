@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import _LOOKUPS, QueueOnly
 from mailsvc.net.dns import Mx, Records
+from tests.store.fixtures import email
 
 
 class Names:
@@ -55,3 +56,24 @@ def test_lookups_are_limited_and_a_failed_one_is_repeated() -> None:
     names.answer("d0.example", "mx.example.net")
     assert leave.reserve(f"d{_LOOKUPS}.example", 1, False).destination == f"d{_LOOKUPS}.example"
     assert f"d{_LOOKUPS}.example" in names.lookups
+
+
+class Sender:
+    """Keeps the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda given: self.calls.append((name, given))
+
+
+def test_a_message_is_passed_on_before_the_commit_and_its_outcome_afterwards() -> None:
+    leave, _ = leaving()
+    sender: Any = Sender()
+    leave.sender = sender
+    new = email()
+    leave.prepare(new)
+    leave.deliver(new, {})
+    leave.release(new.email_id, {})
+    assert sender.calls == [("pass_on", new), ("committed", new.email_id), ("dropped", new.email_id)]

@@ -12,7 +12,7 @@ import orjson
 
 from mailsvc.store.mail.envelope import StoredEnvelope
 
-VERSION = 2  # of what is written: processes of releases with another one do not connect to each other
+VERSION = 1  # of what is written; processes with different ones do not connect to each other
 LARGEST = 256 * 1024  # bytes of a message that is passed on
 BEHIND, IN_TIME = b"1", b"0"  # from the process that delivers
 _HEAD = struct.Struct("!B16sII")  # its kind, the ID, and the lengths of the envelope, which is JSON or empty, and of the message

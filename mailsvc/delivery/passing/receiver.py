@@ -54,8 +54,9 @@ class _Connection(Protocol):
 
 @attrs.define(eq=False)
 class Receiver:
-    """`keep` is given each message, before its email is in the queue; `forget` the ID of one that may not come there. `wake` causes a
-    look at the queue.
+    """`keep` is given each message before its email is in the queue, `forget` the ID of one that may not be put there.
+
+    `wake` causes a look at the queue.
     """
 
     log = Logger()

@@ -135,6 +135,8 @@ async def test_a_process_that_has_ended_is_not_told_about_the_commit(rig: Rig) -
     rig.sender.committed(each.email_id)
     rig.sender.committed(passed().email_id)  # was not passed on
     rig.sender.pass_on(last := passed())
+    await rig.until(lambda: rig.kept[-1].email_id == last.email_id)
+    assert rig.woken == 0
     rig.sender.committed(last.email_id)
     await rig.until(lambda: rig.woken == 1)
 
