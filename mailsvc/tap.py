@@ -289,10 +289,11 @@ class Daemon:
 
     def prepare_intake(self, handoff: LocalHandoff | QueueOnly) -> None:
         """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
-        reactor, settings, database = self.reactor, self.settings, self.database
+        reactor, settings = self.reactor, self.settings
         self.limits = wiring.mail_limits(settings.limits)
         linger, expiry, pace = settings.database.commit_linger, timedelta(seconds=settings.delivery.expire), self.passing.pace.wait
-        store = Acceptance(self.pool, reactor, linger=linger, hashes=database.hashes, bodies=database.bodies, pace=pace)
+        hashes, bodies = self.database.hashes, self.database.bodies
+        store = Acceptance(self.pool, reactor, linger=linger, hashes=hashes, bodies=bodies, pace=pace, writing=handoff.writing)
         intake = Intake if self.tracing is None else partial(TracedIntake, tracing=self.tracing)
         self.intake = intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail(), settings.abuse, settings.smtp.postmaster)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 import attrs
@@ -20,12 +20,14 @@ from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.message_loader import MessageLoader
 from mailsvc.delivery.passing.sender import Sender
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.shaping import pooled
-from mailsvc.delivery.transaction import from_email
+from mailsvc.delivery.transaction import Transaction, from_email
 from mailsvc.store.mail.values import NewEmail
 
+_AHEAD = 250  # emails that are signed before their commit, or less if recipients wait in memory
 _LOOKUPS = 100  # domains that a process without delivery looks up at once
 
 
@@ -59,7 +61,9 @@ class LocalHandoff:
         backlog: Backlog,
         lanes: Lanes,
         leases: LeaseBook,
+        loader: MessageLoader,
     ) -> None:
+        self._loader = loader
         self._limits, self._admission, self._queue, self._routes = limits, admission, queue, routes
         self._holds, self._backlog, self._lanes, self._leases = holds, backlog, lanes, leases
 
@@ -100,6 +104,16 @@ class LocalHandoff:
 
     def prepare(self, email: NewEmail) -> None:
         """Nothing to do: its places are reserved."""
+
+    def writing(self, emails: Sequence[NewEmail]) -> None:
+        """They are about to be committed. Sign meanwhile those that are then sent at once, unless mail is waiting anyway."""
+        room = max(0, _AHEAD - len(self._leases.held))
+        leased = [each for each in emails if any(new.leased for new in each.recipients)]
+        self._loader.sign_ahead([self._first(each) for each in leased[:room]])
+
+    def _first(self, email: NewEmail) -> Transaction:
+        destination = next(new.destination for new in email.recipients if new.leased)
+        return next(from_email(email, destination, self.lease, self._limits.recipients_per_message, email.message))
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """After the commit: put leased recipients into their lanes. Two domains may have reserved in one lane: one place serves both."""
@@ -174,6 +188,9 @@ class QueueOnly:
         """The message is there before the process that delivers can claim the email."""
         if self.sender is not None:
             self.sender.pass_on(email)
+
+    def writing(self, emails: Sequence[NewEmail]) -> None:
+        """Nothing to do: the process that delivers signs."""
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """Other processes claim it."""

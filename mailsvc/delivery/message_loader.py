@@ -6,9 +6,9 @@ The first attempt makes the signature. All later attempts use it, so that they s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 import attrs
@@ -58,8 +58,11 @@ class Origin:
 class Sending(Protocol):
     """The sending domain's part: sending_domain. `origin` and `sign` may raise Gone.
 
-    `sign` returns DKIM-Signature fields, each ended by CRLF, made off the reactor thread, or nothing.
+    `sign` returns DKIM-Signature fields, each ended by CRLF, or nothing. Messages of up to `small` bytes are signed `batch` at once.
     """
+
+    small: ClassVar[int]
+    batch: ClassVar[int]
 
     async def origin(self, transaction: Transaction) -> Origin: ...
 
@@ -101,7 +104,7 @@ class MessageLoader:
         self._loads = DeferredSemaphore(_LOADS)
         self._loaded = 0  # bytes of the budget that are charged for loaded messages
         self._copies: OrderedDict[UUID, tuple[bytes, bytes]] = OrderedDict()  # 7-bit copies with their signatures
-        self._signatures: OrderedDict[UUID, bytes | list[Deferred[bytes]]] = OrderedDict()  # or those that wait for one
+        self._signatures: OrderedDict[UUID, bytes | list[Deferred[None]]] = OrderedDict()  # or those that wait for one
 
     async def origin(self, transaction: Transaction) -> Origin:
         try:
@@ -204,35 +207,55 @@ class MessageLoader:
         self._loaded -= size
         self._memory.release(size)
 
+    def sign_ahead(self, transactions: Sequence[Transaction]) -> None:
+        """Begin to sign what will be sent in a moment: small messages, as many as fill batches. Attempts sign the others."""
+        small = [
+            each
+            for each in transactions
+            if isinstance(each.body, bytes) and len(each.body) <= self._sending.small and each.email_id not in self._signatures
+        ]
+        for each in small[: full(len(small), self._sending.batch)]:
+            assert each.body is not None
+            signing = Deferred.fromCoroutine(self._make(each.email_id, self._sending.sign(each, each.body)))
+            signing.addErrback(lambda _: None)  # the attempt tries again, and reports the error
+
     async def _sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
-        """Once for an email, however many destinations it has: later callers wait for the first."""
-        email_id = transaction.email_id
-        signature = self._signatures.get(email_id)
-        if isinstance(signature, bytes):
-            return signature
-        if signature is not None:
-            waiting: Deferred[bytes] = Deferred()
+        """Once for an email, however many destinations it has: later callers wait for the first, and try themselves if it failed."""
+        while (signature := self._signatures.get(transaction.email_id)) is not None:
+            if isinstance(signature, bytes):
+                return signature
+            waiting: Deferred[None] = Deferred()
             signature.append(waiting)
-            return await waiting
-        others: list[Deferred[bytes]] = []
+            await waiting
+        return await self._make(transaction.email_id, self._signed(transaction, body))
+
+    async def _signed(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
+        try:
+            return await self._sending.sign(transaction, body)
+        except Exception as error:
+            retry = lambda: self._sending.sign(transaction, body)  # noqa: E731
+            return await pace.keep_trying_after(error, self._clock, "signing", retry, _lasting)
+
+    async def _make(self, email_id: UUID, signing: Awaitable[bytes]) -> bytes:
+        others: list[Deferred[None]] = []
         self._signatures[email_id] = others
         try:
-            try:
-                signature = await self._sending.sign(transaction, body)
-            except Exception as error:
-                retry = lambda: self._sending.sign(transaction, body)  # noqa: E731
-                signature = await pace.keep_trying_after(error, self._clock, "signing", retry, _lasting)
-        except BaseException as error:
+            signature = self._signatures[email_id] = await signing
+        except BaseException:
             self._signatures.pop(email_id, None)
-            for waiting in others:
-                waiting.errback(error)
             raise
-        self._signatures[email_id] = signature
+        finally:
+            for waiting in others:
+                waiting.callback(None)
         if len(self._signatures) > _SIGNATURES:
             self._signatures.popitem(last=False)
-        for waiting in others:
-            waiting.callback(signature)
         return signature
+
+
+def full(count: int, batch: int) -> int:
+    """How many of `count` messages fill batches, of which one may be incomplete by less than half."""
+    rest = count % batch
+    return count if 2 * rest > batch else count - rest
 
 
 def _lasting(error: Exception) -> bool:

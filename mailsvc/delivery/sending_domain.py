@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import attrs
@@ -28,7 +28,6 @@ from mailsvc.store.people.accounts import Accounts
 T = TypeVar("T")
 Signer = Callable[[Callable[[], Unsigned]], Awaitable[bytes]]
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
-_SMALL = 64 * 1024  # bytes; such a message is signed in about half a millisecond
 _NUMBERS = 10_000  # accounts whose number is remembered. It never changes.
 
 
@@ -41,6 +40,9 @@ class SendingDomains:
 
     The first secret signs return paths.
     """
+
+    small: ClassVar[int] = 64 * 1024  # bytes; such a message is signed in about half a millisecond
+    batch: ClassVar[int] = rsa_batch.LANES if rsa_batch.available else 1
 
     domains: Domains
     accounts: Accounts
@@ -74,7 +76,7 @@ class SendingDomains:
         def prepare() -> Unsigned:
             return dkim.prepare(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
 
-        return await (self.sign_small(prepare) if len(body) <= _SMALL else self._with_body(lambda: dkim.complete([prepare()])[0]))
+        return await (self.sign_small(prepare) if len(body) <= self.small else self._with_body(lambda: dkim.complete([prepare()])[0]))
 
     async def eight_bit(self, body: Pieces) -> bool:
         return await self._with_body(lambda: not all(piece.isascii() for piece in body))

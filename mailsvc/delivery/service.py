@@ -101,7 +101,7 @@ class Delivery(Service):
         self._names = DestinationNames(routes, shaping, pools.names if pools is not None else lambda: [""])
         self._claiming = Claiming(self._queue, admission, holds, placing, lanes, leases, backlog, tasks, self.wake)
         self._chores = Chores(limits, self._queue, holds, lanes, leases, self.wake)
-        self.handoff = LocalHandoff(limits, admission, self._queue, routes, holds, backlog, lanes, leases)
+        self.handoff = LocalHandoff(limits, admission, self._queue, routes, holds, backlog, lanes, leases, loader)
         self._tasks, self._leases = tasks, leases
         self.keep_passed, self.forget_passed = leases.keep_passed, leases.forget_passed
         self.memory, self.attempts, self.holds, self.slots, self.lanes = memory, attempts, holds, slots, lanes

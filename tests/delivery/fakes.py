@@ -257,6 +257,8 @@ class Process:
 
 
 class Sending:
+    small, batch = 100, 1
+
     def __init__(self) -> None:
         self.signed: list[UUID] = []
         self.error: Exception | None = None

@@ -1,15 +1,20 @@
-"""The hand-off of a process that accepts mail and does not deliver."""
+"""The hand-off of a process that accepts mail and does not deliver; what is signed before a commit by one that does both."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.handoff import _LOOKUPS, QueueOnly
+from mailsvc.delivery.handoff import _AHEAD, _LOOKUPS, LocalHandoff, QueueOnly
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.net.dns import Mx, Records
+from mailsvc.store.mail.values import NewEmail, NewRecipient
 from tests.store.fixtures import email
 
 
@@ -77,3 +82,44 @@ def test_a_message_is_passed_on_before_the_commit_and_its_outcome_afterwards() -
     leave.deliver(new, {})
     leave.release(new.email_id, {})
     assert sender.calls == [("pass_on", new), ("committed", new.email_id), ("dropped", new.email_id)]
+
+
+class Loader:
+    """Keeps what it should sign ahead."""
+
+    def __init__(self) -> None:
+        self.ahead: list[Transaction] = []
+
+    def sign_ahead(self, transactions: list[Transaction]) -> None:
+        self.ahead += transactions
+
+
+def delivering(held: int) -> tuple[LocalHandoff, Loader]:
+    """The hand-off of a process that has leased so many recipients as number 7."""
+    loader: Any = Loader()
+    limits: Any = SimpleNamespace(recipients_per_message=100)
+    leases: Any = SimpleNamespace(held=set(range(held)))
+    queue: Any = SimpleNamespace(lease=7)
+    rest: Any = None
+    return LocalHandoff(limits, rest, queue, rest, rest, rest, rest, leases, loader), loader
+
+
+def leased(*destinations: str) -> NewEmail:
+    """An email with a recipient for each destination; without a lease for those that are empty."""
+    recipients = tuple(NewRecipient(f"{n}@example.org", name or "elsewhere", bool(name)) for n, name in enumerate(destinations))
+    return attrs.evolve(email(), recipients=recipients, lease=7)
+
+
+def test_what_is_sent_right_after_the_commit_is_signed_during_it() -> None:
+    leave, loader = delivering(held=0)
+    new, queued = leased("", "mx.example.net", "mx.example.com"), leased("", "")
+    leave.writing([queued, new])
+    [first] = loader.ahead
+    assert (first.email_id, first.body, first.destination) == (new.email_id, new.message, "mx.example.net")
+
+
+@pytest.mark.parametrize(("held", "signed"), [(0, 3), (_AHEAD - 2, 2), (_AHEAD, 0), (_AHEAD + 1, 0)])
+def test_nothing_is_signed_ahead_while_much_waits(held: int, signed: int) -> None:
+    leave, loader = delivering(held)
+    leave.writing([leased("mx.example.net") for _ in range(3)])
+    assert len(loader.ahead) == signed

@@ -11,6 +11,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.messages import StoredPieces
 from mailsvc.store.postgres.errors import Unavailable
@@ -96,3 +97,76 @@ def test_a_load_that_fails_is_not_charged(error: Exception) -> None:
     rig.messages.failures = [error]
     rig.load(1)
     assert (rig.errors, rig.memory.used) == ([error], 0)
+
+
+class Ahead:
+    """A loader whose signatures are made when a test says so."""
+
+    def __init__(self, batch: int = 1) -> None:
+        self.signing: list[tuple[int, Deferred[bytes]]] = []
+        sending: Any = Sending()
+        sending.sign, sending.batch, sending.small = self.sign, batch, SIZE
+        self.clock = Clock()
+        self.loader = MessageLoader(self.clock, Messages(), sending, MemoryBudget(10 * SIZE))
+        self.loaded: list[LoadedMessage] = []
+
+    async def sign(self, transaction: Transaction, body: Any) -> bytes:
+        waiting: Deferred[bytes] = Deferred()
+        self.signing.append((transaction.email_id.int, waiting))
+        return await waiting
+
+    def email(self, number: int, size: int = SIZE) -> Transaction:
+        found = transaction(number)
+        found.body = b"x" * size
+        return found
+
+    def load(self, number: int) -> None:
+        Deferred.fromCoroutine(self.loader.load(self.email(number))).addCallback(self.loaded.append)
+
+    @property
+    def signed(self) -> list[int]:
+        return [number for number, _ in self.signing]
+
+
+def test_a_signature_made_ahead_is_used() -> None:
+    rig = Ahead()
+    rig.loader.sign_ahead([rig.email(1)])
+    rig.signing[0][1].callback(b"made ahead")
+    rig.load(1)
+    rig.loader.sign_ahead([rig.email(1)])
+    assert (rig.signed, [each.signature for each in rig.loaded]) == ([1], [b"made ahead"])
+    assert rig.loaded[0].new_signature, "it is stored if a recipient has to be retried"
+
+
+def test_attempts_wait_for_a_signature_that_is_being_made_ahead() -> None:
+    rig = Ahead()
+    rig.loader.sign_ahead([rig.email(1)])
+    rig.load(1)
+    rig.load(1)
+    assert (rig.signed, rig.loaded) == ([1], [])
+    rig.signing[0][1].callback(b"made ahead")
+    assert [each.signature for each in rig.loaded] == [b"made ahead"] * 2
+
+
+def test_if_a_signature_cannot_be_made_ahead_one_attempt_makes_it() -> None:
+    rig = Ahead()
+    rig.loader.sign_ahead([rig.email(1)])
+    rig.load(1)
+    rig.load(1)
+    rig.signing[0][1].errback(Unavailable("The database is restarting."))
+    assert (rig.signed, rig.loaded) == ([1, 1], [])
+    rig.signing[1][1].callback(b"made by the attempt")
+    assert [each.signature for each in rig.loaded] == [b"made by the attempt"] * 2
+
+
+def test_only_small_messages_in_memory_are_signed_ahead() -> None:
+    rig = Ahead()
+    rig.loader.sign_ahead([rig.email(1), rig.email(2, SIZE + 1), transaction(3)])
+    assert rig.signed == [1]
+
+
+@pytest.mark.parametrize(("emails", "signed"), [(0, 0), (4, 0), (5, 5), (8, 8), (12, 8), (13, 13)])
+def test_messages_that_do_not_fill_a_batch_are_not_signed_ahead(emails: int, signed: int) -> None:
+    rig = Ahead(batch=8)
+    rig.loader.sign_ahead([rig.email(number) for number in range(emails)])
+    assert rig.signed == list(range(signed))

@@ -6,7 +6,7 @@ A submission is acknowledged only after the commit was confirmed. Concurrent sub
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +36,7 @@ from mailsvc.store.people.audit import write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import StoreError, Unavailable
+from mailsvc.store.postgres.idle import Idle
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.shared_commits import SharedCommits
 
@@ -66,7 +67,8 @@ class Acceptance:
     """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others.
 
     `hashes`: to recognize suppressed addresses that were erased. `bodies`: the keys of accounts whose messages are encrypted. `pace`: what
-    to await before a submission of so many emails, if anything (runtime/pacing).
+    to await before a submission of so many emails, if anything (runtime/pacing). `writing` is called in the turn of the reactor after a
+    write of these emails began.
     """
 
     log = Logger()
@@ -81,14 +83,15 @@ class Acceptance:
         hashes: Hashes | None = None,
         bodies: BodyKeys | None = None,
         pace: Callable[[int], Awaitable[None] | None] = lambda emails: None,
+        writing: Callable[[Sequence[NewEmail]], None] | None = None,
     ) -> None:
-        self._pool, self.pace = pool, pace
+        self._pool, self.pace, self._writing = pool, pace, writing
         self._hashes, self._bodies = hashes, bodies
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
         self._large = DeferredSemaphore(LARGE)
         self.batch: SharedCommits[Submission, AcceptResult] = SharedCommits(
-            self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger
+            self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger, idle=Idle(clock)
         )
 
     async def accept(self, submission: Submission) -> AcceptResult:
@@ -151,6 +154,8 @@ class Acceptance:
             return answer
 
     async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
+        if self._writing is not None:
+            self._clock.callLater(0, self._writing, [email for s in submissions for email in s.emails])
         if any(s.idempotency is not None or s.lines or _is_large(s) for s in submissions):
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents((email for s in submissions for email in s.emails), self._hashes))

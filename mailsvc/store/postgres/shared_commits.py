@@ -13,6 +13,7 @@ import attrs
 from twisted.internet.defer import Deferred, fail
 
 from mailsvc.store.postgres.errors import OutOfResources, Unavailable
+from mailsvc.store.postgres.idle import Idle
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,7 +42,7 @@ class SharedCommits(Generic[Item, Result]):
     """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once.
 
     If the reactor is late, the process is short of time, and fewer writes with more items save some: then items linger for up to
-    LONGER times as long.
+    LONGER times as long. With `idle`, they do not linger once the reactor has nothing else to do and no write is running.
 
     Items that arrive while all writes are running are collected for the next one. If `prompt`, a single item does not linger: its
     write starts in the next turn of the reactor, unless one is running or the previous one had several items.
@@ -62,6 +63,7 @@ class SharedCommits(Generic[Item, Result]):
     queue: int = 10_000
     queue_weight: int = 256 << 20
     prompt: bool = True
+    idle: Idle | None = None
     written: int = attrs.field(default=0, init=False)  # writes since the start; `items`: items in them
     items: int = attrs.field(default=0, init=False)
     _pending: deque[_Pending[Item, Result]] = attrs.field(factory=deque, init=False)
@@ -99,6 +101,8 @@ class SharedCommits(Generic[Item, Result]):
         if self._pending and self._running < self.writes and self._timer is None:
             alone = self.prompt and not self._shared and not self._running
             self._set_timer(0.0 if alone else min(self.linger + PER_LATE * self._late, LONGER * self.linger))
+            if self.idle is not None and not alone and not self._running:
+                self.idle.watch(self._idled)
 
     def _full(self) -> bool:
         return len(self._pending) >= self.max_items or self._weight >= self.max_weight
@@ -111,7 +115,16 @@ class SharedCommits(Generic[Item, Result]):
         self._timer = None
         late = min(max(0.0, self.clock.seconds() - self._due_at), LONGER * self.linger)
         self._late += (late - self._late) / 8
-        self._due = True
+        self._start_due()
+
+    def _idled(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._start_due()
+
+    def _start_due(self) -> None:
+        self._due = bool(self._pending)
         self._start_writes()
         self._due = False
 
@@ -129,15 +142,14 @@ class SharedCommits(Generic[Item, Result]):
 
     def _start(self, batch: list[_Pending[Item, Result]]) -> None:
         self._running += 1
+        if self.idle is not None:
+            self.idle.stop()
         self._shared = len(batch) > 1
         Deferred.fromCoroutine(self._write(batch)).addBoth(self._ended)
 
     def _ended(self, _: object) -> None:
         self._running -= 1
-        # Items that waited for this write have lingered long enough.
-        self._due = bool(self._pending)
-        self._start_writes()
-        self._due = False
+        self._start_due()  # items that waited for this write have lingered long enough
 
     async def _write(self, batch: list[_Pending[Item, Result]]) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -12,8 +12,9 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred
 
 from mailsvc.store.mail import accept, idempotency
-from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
+from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewEmail, NewRecipient, Replayed, Submission
 from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.inserts import SMALL
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool
@@ -281,3 +282,17 @@ async def test_scheduled_mail_waits_for_its_time(store: StoreRig) -> None:
     assert await store.queue.ready(REGION, NOW + DAY) == []
     found = await store.emails.get(ACCOUNT, mail.email_id)
     assert found is not None and (found.scheduled_at, found.last_event) == (NOW + MINUTE, "email.scheduled")
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_asks_is_told_what_is_being_written(store: StoreRig) -> None:
+    written: list[list[NewEmail]] = []
+
+    def writing(emails: Sequence[NewEmail]) -> None:
+        written.append(list(emails))
+
+    acceptance = Acceptance(store.pool, store.clock, writing=writing)
+    small, twin, large = email("a@example.org"), email("b@example.org"), attrs.evolve(email("c@example.org"), message=b"x" * (SMALL + 1))
+    await together(*(acceptance.accept(Submission(ACCOUNT, emails)) for emails in ((small, twin), (large,))))
+    assert sorted(map(len, written)) == [1, 2]
+    assert {each.email_id for emails in written for each in emails} == {small.email_id, twin.email_id, large.email_id}

@@ -274,3 +274,55 @@ def test_each_caller_gets_its_own_result_whatever_happens(
     assert Counter(item for items in table.written for item in items) == Counter(set(range(len(waiting))) - poisoned)
     assert table.most <= writes
     assert table.clock.getDelayedCalls() == [] or table.clock.advance(1) is None
+
+
+class Reactor:
+    """Says that the reactor is idle when a test does. `watched` is called then."""
+
+    watched: Any = None
+
+    def watch(self, function: Any) -> None:
+        self.watched = function
+
+    def stop(self) -> None:
+        self.watched = None
+
+
+def idling(table: Table, **settings: Any) -> tuple[SharedCommits[int, int], Reactor]:
+    """After a first write of several items, so that single ones linger as well."""
+    reactor: Any = Reactor()
+    batch = table.batch(idle=reactor, **settings)
+    submit(batch, -1, -2)
+    table.clock.advance(1)
+    table.end()
+    return batch, reactor
+
+
+def test_items_do_not_linger_when_the_reactor_has_nothing_else_to_do() -> None:
+    table = Table()
+    batch, reactor = idling(table)
+    waiting = submit(batch, 1, 2)
+    reactor.watched()
+    assert ([items for items, _ in table.under_way], reactor.watched) == ([[1, 2]], None)
+    table.end()
+    assert (results(waiting), table.clock.getDelayedCalls()) == ([10, 20], [])
+
+
+def test_items_wait_for_a_running_write_even_if_the_reactor_has_nothing_else_to_do() -> None:
+    table = Table()
+    batch, reactor = idling(table)
+    submit(batch, 1)
+    table.clock.advance(1)
+    submit(batch, 2)
+    assert ([items for items, _ in table.under_way], reactor.watched) == ([[1]], None)
+    table.end()
+    assert [items for items, _ in table.under_way] == [[2]]
+
+
+def test_the_watch_ends_when_items_have_lingered() -> None:
+    table = Table()
+    batch, reactor = idling(table)
+    submit(batch, 1)
+    assert reactor.watched is not None
+    table.clock.advance(1)
+    assert ([items for items, _ in table.under_way], reactor.watched) == ([[1]], None)
