@@ -6,7 +6,7 @@ A recipient that is not in a final state has a row in the queue table. A process
 Queue. There are two ways to a lease:
 
 - `handoff`: intake reserves a place in a lane before it commits an email. If it gets one, the recipient is stored with a lease,
-  and after the commit goes straight to the lane, without being read back from the queue.
+  and after the commit goes straight to the lane, without being read back from the queue. Small messages are signed during the commit.
 - `service` looks at the queue when a notification comes, when a lane has room, and every `delivery.poll_seconds`. `claiming` decides
   how many rows of which destinations to lease, and remembers which destinations have a backlog, so that new mail does not overtake it.
   `placing` resolves the routes of claimed rows (`connection/route`) and puts them into lanes. `chores` do the rest: scheduled mail,
