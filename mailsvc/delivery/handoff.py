@@ -1,6 +1,6 @@
 """Local hand-off: mail goes from acceptance to a lane of the same process without being read back from the queue.
 
-`intake.Handoff` is the interface. A process that does not deliver uses `QueueOnly`.
+`intake.Handoff` is the interface; `writing` is for store/mail/accept. A process that does not deliver uses `QueueOnly`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Database:
     pool: int = setting(10, "Connections to Postgres.", check=checks.between(2, 200))
     commit_linger: float = setting(
         0.002,
-        "Seconds a commit waits for other writes to share it while the process is busy; up to three times as long if it has no time left.",
+        "Seconds a commit waits at most for other writes to share it; up to three times as long if the process has no time left.",
         check=checks.between(0, 1),
     )
     clock_tolerance: float = setting(

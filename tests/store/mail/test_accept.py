@@ -285,7 +285,7 @@ async def test_scheduled_mail_waits_for_its_time(store: StoreRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_asks_is_told_what_is_being_written(store: StoreRig) -> None:
+async def test_writing_is_called_with_the_emails_of_each_write(store: StoreRig) -> None:
     written: list[list[NewEmail]] = []
 
     def writing(emails: Sequence[NewEmail]) -> None:
