@@ -17,8 +17,9 @@ _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\ufffe\uffff\
 _CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])  # those of _UNREADABLE in ASCII
 _SPACE = re.compile(r"[ \t\n\r]+")
 _SURPLUS = re.compile(r"[\t\n\r][ \t\n\r]*+| [ \t\n\r]++")  # the same except single spaces
+_SPACES = frozenset(" \t\n\r\f")
 _TAG = re.compile(r"<[^<>]*>")
-_NONE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
+_NONE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b")  # in lower case
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 _UNSEEN = frozenset({"head", "title", "script", "style", "template", "iframe", "object", "svg", "math", "audio", "video", "datalist"})
@@ -110,9 +111,7 @@ class _Page:
         if self.hidden or tag in _UNSEEN or (attributes and _is_hidden(attributes)):
             self.hidden += 1
             return
-        if tag not in _KNOWN:
-            return
-        gap, special, _ = _KNOWN[tag]
+        gap, special, _ = _KNOWN.get(tag, _UNKNOWN)
         if gap > self.gap:
             self.gap = gap
         if special is not None:
@@ -123,9 +122,7 @@ class _Page:
         if self.hidden:
             self.hidden -= 1
             return
-        if tag not in _KNOWN:
-            return
-        gap, _, special = _KNOWN[tag]
+        gap, _, special = _KNOWN.get(tag, _UNKNOWN)
         if special is not None:
             special(self)
         if gap > self.gap:
@@ -137,13 +134,13 @@ class _Page:
         if self.pre:
             self._lines(data)
             return
-        text = _SURPLUS.sub(" ", data)
-        if text[0] == " ":
+        # split() is faster, but would also split at non-breaking spaces
+        text = " ".join(data.split()) if data.isascii() else _SURPLUS.sub(" ", data).strip(" ")
+        if data[0] in _SPACES:
             self.space = self.space or " "
-            text = text[1:]
         if text and not (self.gap and text.isspace()):  # at the start of a line, even non-breaking spaces are dropped
-            self._write(text.removesuffix(" "))
-            self.space = " " if text[-1] == " " else ""
+            self._write(text)
+            self.space = " " if data[-1] in _SPACES else ""
 
     def comment(self, _text: str) -> None:
         """Comments are ignored."""
@@ -261,7 +258,10 @@ class _Page:
 
 
 def _is_hidden(attributes: Mapping[str, str]) -> bool:
-    return "hidden" in attributes or ("style" in attributes and _NONE.search(attributes["style"]) is not None)
+    if "hidden" in attributes:
+        return True
+    style = attributes.get("style", "").lower()
+    return ("none" in style or "hidden" in style) and _NONE.search(style) is not None  # most have neither, which is faster to see
 
 
 def _number(text: str | None, otherwise: int) -> int:
@@ -298,3 +298,4 @@ _ENDS: dict[str, Callable[[_Page], None]] = {
     "ul": _Page.end_list,
 }
 _KNOWN = {tag: (_GAPS.get(tag, 0), _STARTS.get(tag), _ENDS.get(tag)) for tag in _GAPS.keys() | _STARTS.keys() | _ENDS.keys()}
+_UNKNOWN = (0, None, None)

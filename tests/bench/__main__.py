@@ -1,7 +1,8 @@
 """`make bench`: mailsvc beside Postfix with OpenDKIM, the same mails in the same round, and what each costs.
 
 Everything on loopback, with a load and a sink in C that are not the bottleneck; bounded in number, so that a run ends.
-Ratios are taken within a round, because machines drift; the table has their medians, with the lowest and the highest.
+Each way in is measured with all of them in turn before the next, because machines drift: their ratio is that of the same minute. The
+table has the medians of the ratios, with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ class Way:
 
     @property
     def compared(self) -> Way:
-        """The equivalent for the peer."""
+        """The equivalent for the peer, which it is measured with at the same time."""
         return SMTP_50 if self.per_call or self.to else self
 
 
@@ -95,6 +97,9 @@ class Figures:
     cpu: float
     spent: tuple[float, ...]  # the same CPU, by root process
     accepted: float = 0.0  # MB a second, from the first octet to the last reply
+
+
+Run = Callable[[Way], Figures]
 
 
 @attrs.define
@@ -170,46 +175,53 @@ class Bench:
         assert isinstance(times, dict)
         return Figures(count / span, float(times["p50"]), float(times["p99"]), sum(spent), spent)
 
-    def of_peer(self, ways: Sequence[Way]) -> dict[Way, Figures]:
+    def round(self, kinds: Sequence[str], ways: Sequence[Way], *, backwards: bool) -> dict[str, dict[Way, Figures]]:
+        """Everything runs throughout. Each way is measured with one kind right after the other, because the machine's speed changes."""
+        found: dict[str, dict[Way, Figures]] = {kind: {} for kind in kinds}
+        with ExitStack() as running:
+            runs = [(kind, running.enter_context(self._peer() if kind == "peer" else self._product(kind))) for kind in kinds]
+            for _, run in runs:
+                run(Way("warming up", 10, emails=int(300 / self.share)))
+            for way in ways:
+                for kind, run in reversed(runs) if backwards else runs:
+                    if kind != "dual" or way is SMTP_50:
+                        found[kind][way] = run(way)
+                if way is SMTP_10 and "peer" in found:
+                    self.full_rate = found["peer"][way].rate
+        return found
+
+    @contextmanager
+    def _peer(self) -> Iterator[Run]:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             postfix = Peer(Path(name), self.sink.port)
             postfix.configure()
             postfix.start()
+            login = ("-u", peer.USER, "-w", peer.PASSWORD, "-S")
+
+            def run(way: Way) -> Figures:
+                given = login if way.login else ()
+                return self.smtp(way.compared, postfix.login if way.login else postfix.clear, peer.SENDER, given, postfix.pids)
+
             try:
-                login = ("-u", peer.USER, "-w", peer.PASSWORD, "-S")
-
-                def run(way: Way) -> Figures:
-                    given = login if way.login else ()
-                    return self.smtp(way, postfix.login if way.login else postfix.clear, peer.SENDER, given, postfix.pids)
-
-                self._warm(run)
-                found: dict[Way, Figures] = {}
-                for way in ways:
-                    if way.compared is way:
-                        found[way] = run(way)
-                        self.full_rate = found[way].rate if way is SMTP_10 else self.full_rate
-                return found
+                yield run
             finally:
                 postfix.stop()
 
-    def of_product(self, kind: str, ways: Sequence[Way]) -> dict[Way, Figures]:
+    @contextmanager
+    def _product(self, kind: str) -> Iterator[Run]:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             product = KINDS[kind](Path(name), self.sink)
             product.start()
+
+            def run(way: Way) -> Figures:
+                if way.per_call:
+                    return self.http(way, product, product.pids)
+                return self.smtp(way, product.relay, product.sender, product.login if way.login else (), product.pids)
+
             try:
-
-                def run(way: Way) -> Figures:
-                    if way.per_call:
-                        return self.http(way, product, product.pids)
-                    return self.smtp(way, product.relay, product.sender, product.login if way.login else (), product.pids)
-
-                self._warm(run)
-                return {way: run(way) for way in ways if kind != "dual" or way is SMTP_50}
+                yield run
             finally:
                 product.stop()
-
-    def _warm(self, run: Callable[[Way], Figures]) -> None:
-        run(Way("warming up", 10, emails=int(300 / self.share)))
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -232,7 +244,7 @@ def table(way: Way, rounds: Sequence[dict[str, dict[Way, Figures]]], kinds: Sequ
         found = [each[kind][way] for each in rounds if way in each[kind]]
         if not found:
             continue
-        against = [each["peer"][way.compared] for each in rounds] if "peer" in kinds else found
+        against = [each["peer"][way] for each in rounds] if "peer" in kinds else found
         parts = " + ".join(f"{statistics.median(values):.2f}" for values in zip(*(each.spent for each in found), strict=True))
         cells = [
             spread([each.rate for each in found], "{:.0f}"),
@@ -259,8 +271,6 @@ def main() -> None:
     chosen = options.parse_args()
     kinds = [kind for kind in TITLES if kind in chosen.kinds.split(",")]
     ways = [way for way in WAYS if any(text in way.name for text in chosen.ways.split("|"))]
-    if "peer" in kinds and any(way.compared is SMTP_50 for way in ways) and SMTP_50 not in ways:
-        ways.insert(0, SMTP_50)
     if any(way.near for way in ways):
         if "peer" not in kinds:
             ways = [way for way in ways if not way.near]
@@ -276,7 +286,7 @@ def main() -> None:
         with machine.sink(folder) as sink:
             bench = Bench(folder, sink, min(20.0, max(0.05, chosen.share)))
             for number in range(min(20, max(1, chosen.rounds))):
-                rounds.append({kind: bench.of_peer(ways) if kind == "peer" else bench.of_product(kind, ways) for kind in kinds})
+                rounds.append(bench.round(kinds, ways, backwards=number % 2 == 1))
                 print(f"round {number + 1} done", file=sys.stderr, flush=True)
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {len(rounds)} rounds")
     for way in ways:

@@ -61,6 +61,7 @@ from mailsvc.mail.html_to_text import text_of
         ),
         ("<table><tr><td><p>a</p></td><td><table><tr><td>b</table></td></tr></table>c", "a\n\nb\n\nc"),
         ("<p>a&nbsp;&nbsp;b</p><p>&nbsp;</p><p>c</p>", "a  b\n\nc"),
+        ("<p> a \t b&#12;c&#10;d </p>", "a b c d"),  # a form feed is a space, too
         ('<a href="https://b.example/"><div>Button</div></a><div>next</div>', "Button (https://b.example/)\nnext"),
         ('<a href=" https://b.example/a b\n">A</a>', "A (https://b.example/a%20b)"),
         ('<a href="https://b.example/"><img src="x"></a><a href="https://c.example"></a>', "(https://b.example/)"),
