@@ -89,7 +89,7 @@ class Claiming:
 
     @property
     def _skipped(self) -> set[str]:
-        """Destinations that nothing can be claimed for now: their lanes are full, or a claim is in progress."""
+        """Destinations to leave out: their lanes are full, or a claim is in progress."""
         return {lane.destination for lane in self._lanes if _room(lane) < 1} | self._in_progress
 
     async def look(self) -> None:

@@ -81,7 +81,7 @@ def of_store(error: StoreError) -> Reply:
             log.error("the database is full: {reason}", reason=str(error))
             return STORE_FULL
         case Transient():
-            log.warn("storing a message failed for now: {reason}", reason=str(error))
+            log.warn("storing a message failed temporarily: {reason}", reason=str(error))
             return STORE_UNAVAILABLE
         case DataRejected():
             return NOT_STORABLE

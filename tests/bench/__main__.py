@@ -1,8 +1,8 @@
 """`make bench`: mailsvc beside Postfix with OpenDKIM, the same mails in the same round, and what each costs.
 
 Everything on loopback, with a load and a sink in C that are not the bottleneck; bounded in number, so that a run ends.
-Each way in is measured with all of them in turn before the next, because machines drift: their ratio is that of the same minute. The
-table has the medians of the ratios, with the lowest and the highest.
+Each way in is measured at all of them, one right after the other, because a machine's speed changes. The table has the medians of the
+ratios, with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Way:
 
     @property
     def compared(self) -> Way:
-        """The equivalent for the peer, which it is measured with at the same time."""
+        """What the peer is measured with instead."""
         return SMTP_50 if self.per_call or self.to else self
 
 
@@ -176,7 +176,7 @@ class Bench:
         return Figures(count / span, float(times["p50"]), float(times["p99"]), sum(spent), spent)
 
     def round(self, kinds: Sequence[str], ways: Sequence[Way], *, backwards: bool) -> dict[str, dict[Way, Figures]]:
-        """Everything runs throughout. Each way is measured with one kind right after the other, because the machine's speed changes."""
+        """The figures of each kind, all of which run throughout. `backwards`: each way is measured at the last kind first."""
         found: dict[str, dict[Way, Figures]] = {kind: {} for kind in kinds}
         with ExitStack() as running:
             runs = [(kind, running.enter_context(self._peer() if kind == "peer" else self._product(kind))) for kind in kinds]

@@ -51,7 +51,7 @@ class Natural(Exception):
 
 
 def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> datetime | None:
-    """The time, or None for now. Raises Natural if `text` is not ISO 8601, unless `natural` is set."""
+    """The time, or None if the email is sent at once. Raises Natural if `text` is not ISO 8601, unless `natural` is set."""
     if len(text) > LENGTH_MAX:
         raise Unreadable(f"must have at most {LENGTH_MAX} characters")
     at = _iso(text)

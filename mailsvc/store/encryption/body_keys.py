@@ -70,7 +70,7 @@ class BodyKeys:
         return self._cache.known(account_id)
 
     async def for_new(self, account_id: UUID) -> BodyCipher:
-        """To store a new message, which is refused for now if that is not possible. Raises Unavailable."""
+        """For a new message. Raises Unavailable if the key cannot be used, so that the message is refused with a temporary error."""
         try:
             return await self.of(account_id)
         except BodyKeyError as error:
