@@ -74,7 +74,7 @@ def without_node(emails: int, cuts: Sequence[float]) -> Figures:
                     assert client.post_once(f"p{number}@example.net") in (200, 503)
                     waits.append(time.monotonic() - started)
             back, before = time.monotonic(), len(client.ids)
-            until(lambda before=before: len(client.ids) > before, 60, lambda: f"acceptance: {_checks(daemon)}")
+            until(lambda before=before: len(client.ids) > before, 30, lambda: f"acceptance: {_checks(daemon)}")
             resumed.append(time.monotonic() - back)
             until(lambda: _whole(daemon), 60, lambda: f"readiness: {_checks(daemon)}")
         enough.set()

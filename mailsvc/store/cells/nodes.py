@@ -19,7 +19,7 @@ from mailsvc.store.cells.views import NotHere, find, suit
 from mailsvc.store.postgres.cells import Address, at
 from mailsvc.store.postgres.migrate import create_tables
 from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
-from mailsvc.store.postgres.targets import bounded
+from mailsvc.store.postgres.targets import OPTIONS, bounded
 
 T = TypeVar("T")
 ASKED = 32  # nodes at once
@@ -225,7 +225,7 @@ def _at_once(ask: Callable[[Address], T], nodes: Collection[Address]) -> list[T]
 
 def _connect(dsn: str, options: str = SESSION) -> extensions.connection:
     try:
-        connection = psycopg2.connect(bounded(dsn), options=options)
+        connection = psycopg2.connect(bounded(dsn), options=f"{OPTIONS} {options}")
     except psycopg2.OperationalError as error:
         raise Unreachable(" ".join(str(error).split())) from None
     connection.autocommit = True

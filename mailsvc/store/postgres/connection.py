@@ -28,7 +28,7 @@ from mailsvc.store.postgres.cells import PLACE, Address, Place, cell_of
 from mailsvc.store.postgres.errors import StatementFailed, StoreError, Unavailable, server_error, translated
 from mailsvc.store.postgres.libpq import Broken, Exchange, Outcome
 from mailsvc.store.postgres.prepared import Prepared
-from mailsvc.store.postgres.targets import SILENCE, Target, redirected, targets
+from mailsvc.store.postgres.targets import OPTIONS, SILENCE, Target, redirected, targets
 
 OLDEST_SERVER = 150000  # the oldest version that the tests run on
 IDLE_AFTER = 0.02  # seconds; before that the reactor has certainly read what the server sent
@@ -351,6 +351,6 @@ def _arguments(target: Target, name: str, limits: Limits) -> dict[str, Any]:
         "bytea_output": "hex",
         "DateStyle": "ISO",
     }
-    options = " ".join((given.pop("options", ""), *(f"-c {key}={value}" for key, value in session.items()))).strip()
+    options = " ".join((OPTIONS, given.pop("options", ""), *(f"-c {key}={value}" for key, value in session.items()))).strip()
     ours = {"client_encoding": "UTF8", "application_name": name, "options": options}
     return SILENCE | given | ours

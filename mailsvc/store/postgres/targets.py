@@ -20,8 +20,10 @@ from mailsvc.store.postgres.cells import Address
 from mailsvc.store.postgres.errors import Unavailable
 
 CONNECT_SECONDS = 10.0  # for one target; a smaller `connect_timeout` in the DSN takes precedence
-# A peer that vanished is noticed within 15 s instead of the kernel's two hours.
+# A peer that vanished is noticed within 15 s instead of the kernel's two hours: the server by this process, and this process by the server.
+# Until then the server keeps the locks of its transaction: in the middle of a pipeline, no time limit of the server's ends it.
 SILENCE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "1", "tcp_user_timeout": "15000"}
+OPTIONS = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=1 -c tcp_user_timeout=15000"
 _PORT = "5432"
 
 _worked: dict[str, str] = {}  # by DSN: the target that last worked
@@ -83,7 +85,9 @@ async def redirected(reactor: Any, target: Target, address: Address) -> list[Tar
 
 def bounded(dsn: str) -> str:
     """The DSN for a connection that libpq opens, with the same time limits. What the DSN says itself takes precedence."""
-    return str(extensions.make_dsn(**{"connect_timeout": f"{CONNECT_SECONDS:.0f}", **SILENCE, **extensions.parse_dsn(dsn)}))
+    given = extensions.parse_dsn(dsn)
+    options = f"{OPTIONS} {given.get('options', '')}".strip()
+    return str(extensions.make_dsn(**{"connect_timeout": f"{CONNECT_SECONDS:.0f}", **SILENCE, **given, "options": options}))
 
 
 def _target(dsn: str, given: Mapping[str, str], host: str, address: str, port: str, seconds: float) -> Target:
