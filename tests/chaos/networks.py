@@ -47,7 +47,7 @@ class Network:
 @contextmanager
 def network(count: int) -> Iterator[Network]:
     """`count` hosts, and this machine, on one bridge."""
-    name, prefix = f"ms{os.getpid()}", f"198.18.{random.randrange(256)}"  # addresses for tests of networks (RFC 2544)
+    name, prefix = f"ms{os.getpid()}", _unused_prefix()
     here = Host(f"{prefix}.1", name)
     with ExitStack() as made:
         _ip("link", "add", name, "type", "bridge")
@@ -89,5 +89,11 @@ def can_cut() -> bool:
         return False
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+def _unused_prefix() -> str:
+    """Of the addresses for tests of networks (RFC 2544), 24 bits that no other network here has."""
+    routes = _ip("-4", "route", "show")
+    return random.choice([prefix for prefix in (f"198.18.{number}" for number in range(256)) if f"{prefix}.0/" not in routes])
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30).stdout
