@@ -33,8 +33,9 @@ from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
 from mailsvc.delivery.passing.assembly import Passing
-from mailsvc.delivery.sending_domain import SendingDomains, signer
+from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.service import Delivery
+from mailsvc.delivery.signing.signer import Signer
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
@@ -221,16 +222,15 @@ class Daemon:
 
     async def start_delivery(self) -> Delivery:
         """Delivery, from the queue through lanes to other servers."""
-        reactor, settings, given, threads = self.reactor, self.settings, self.settings.delivery, self.threads
+        reactor, settings, given, linger = self.reactor, self.settings, self.settings.delivery, self.settings.database.commit_linger
         fetcher = Fetcher(reactor, self.resolver, attrs.evolve(wiring.fetch_rules(settings.fetch), ports=frozenset({443}), clear=False))
-        linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, on_events=lambda: self.notifications.notify("events"), linger=linger)
         delivery, upkeep = assemble(
             reactor, self.pool, wiring.delivery_limits(given), region=settings.region, ehlo_name=given.ehlo_name or "",
             process=self.process, resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
             sources=wiring.source_rules(given), pools=self.pools, timeouts=wiring.smtp_timeouts(given),
             policy_fetcher=fetcher if given.mta_sts else None, messages=self.messages, settling=settling, consent=self.personal.consent,
-            sending=SendingDomains(self.domains, self.accounts, self.signing, signer(reactor, threads), threads.body),
+            sending=SendingDomains(self.domains, self.accounts, self.signing, Signer.start(reactor, self.opened), self.threads.body),
         )  # fmt: skip
         delivery.attempts.tls_counts.start(self.opened)
         delivery.attempts.tracing = self.tracing

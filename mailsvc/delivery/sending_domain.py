@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 from uuid import UUID
 
 import attrs
@@ -18,15 +18,14 @@ from mailsvc.mail import return_path
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.authentication import dkim, rsa_batch
 from mailsvc.mail.authentication.dkim import SigningKey, Unsigned
-from mailsvc.runtime.offload import InThread, Offload, Threads
-from mailsvc.runtime.together import Together
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.domains.domains import Domain, Domains, StoredKey
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.mail.values import Pieces
 from mailsvc.store.people.accounts import Accounts
 
 T = TypeVar("T")
-Signer = Callable[[Callable[[], Unsigned]], Awaitable[bytes]]
+SignSmall = Callable[[Callable[[], Unsigned]], Awaitable[bytes]]
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
 _NUMBERS = 10_000  # accounts whose number is remembered. It never changes.
 
@@ -47,7 +46,7 @@ class SendingDomains:
     domains: Domains
     accounts: Accounts
     secrets: Callable[[], Sequence[bytes]]
-    sign_small: Signer
+    sign_small: SignSmall
     body_thread: InThread
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
@@ -114,11 +113,3 @@ class SendingDomains:
             while len(self._loaded) > _LOADED:
                 self._loaded.popitem(last=False)
         return loaded
-
-
-def signer(reactor: Any, threads: Threads) -> Signer:
-    """Signs several messages at once on the reactor's thread, if the processor can; otherwise each in a thread."""
-    if rsa_batch.available:
-        return Together(reactor, dkim.complete, rsa_batch.LANES)
-    offload = Offload(reactor, pool=threads.signing)
-    return lambda prepare: offload(lambda: dkim.complete([prepare()])[0])

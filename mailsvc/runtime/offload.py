@@ -28,26 +28,25 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-SIGNING, BODIES, PASSWORDS = 2, 4, 2  # threads of each pool
+BODIES, PASSWORDS = 4, 2  # threads of each pool
 
 
 @attrs.frozen
 class Threads:
-    """Separate pools, so that a flood of large bodies delays neither signatures nor sign-ins.
+    """Separate pools, so that a flood of large bodies does not delay sign-ins.
 
-    `signing` signs small messages, `bodies` processes whole messages and requests, `passwords` hashes passwords. Everything else, mainly
-    name lookups and files, uses the reactor's own pool.
+    `bodies` processes whole messages and requests, `passwords` hashes passwords. Everything else, mainly name lookups and files, uses the
+    reactor's own pool.
     """
 
     reactor: Any
-    signing: ThreadPool
     bodies: ThreadPool
     passwords: ThreadPool
 
     @classmethod
     def start(cls, reactor: Any) -> Threads:
         """All threads are started now, because starting one later would block the reactor until it runs."""
-        pools = [ThreadPool(size, size, name) for name, size in (("signing", SIGNING), ("bodies", BODIES), ("passwords", PASSWORDS))]
+        pools = [ThreadPool(size, size, name) for name, size in (("bodies", BODIES), ("passwords", PASSWORDS))]
         for pool in pools:
             reactor.callWhenRunning(pool.start)
             reactor.addSystemEventTrigger("during", "shutdown", pool.stop)
@@ -62,11 +61,10 @@ class Threads:
 
 @attrs.define(eq=False)
 class Offload:
-    """Call it with a function to get a Deferred of its result. Uses at most `max_threads` of a pool, by default the reactor's."""
+    """Call it with a function to get a Deferred of its result. Uses at most `max_threads` of the reactor's pool."""
 
     reactor: Any
     max_threads: int = 2
-    pool: Any = None
     _waiting: deque[tuple[Callable[[], Any], Deferred[Any]]] = attrs.field(factory=deque, init=False)
     _threads: int = attrs.field(default=0, init=False)
 
@@ -79,7 +77,7 @@ class Offload:
     def _start_thread(self) -> None:
         if self._threads < self.max_threads and len(self._waiting) > self._threads * _BATCH:
             self._threads += 1
-            (self.pool or self.reactor.getThreadPool()).callInThread(self._work)
+            self.reactor.getThreadPool().callInThread(self._work)
 
     def _work(self) -> None:
         """Runs in a thread."""

@@ -1,6 +1,6 @@
-"""Work on the reactor's thread that is faster for several at once: what is asked for in one turn of the reactor is done at its end.
+"""Work that is faster for several at once: what is asked for in one turn of the reactor is done at its end.
 
-For work of which a batch takes a few milliseconds. Longer work belongs in a thread (offload).
+For work of which a batch takes the reactor's thread a few milliseconds. Longer work belongs in a thread (offload).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -28,7 +29,7 @@ class Together(Generic[Value, Result]):
     """
 
     clock: Any
-    combine: Callable[[list[Value]], list[Result]]
+    combine: Callable[[list[Value]], list[Result] | Deferred[list[Result]]]
     most: int
     now: Callable[[], float] = monotonic
     _waiting: deque[tuple[Callable[[], Value], Deferred[Result]]] = attrs.field(factory=deque, init=False)
@@ -67,11 +68,15 @@ class Together(Generic[Value, Result]):
                 result.errback()
             else:
                 results.append(result)
-        try:
-            combined = self.combine(values) if values else []
-        except Exception:
-            for result in results:
-                result.errback()
-            return
-        for result, each in zip(results, combined, strict=True):
-            result.callback(each)
+        if values:
+            maybeDeferred(self.combine, values).addCallbacks(_succeed, _fail, callbackArgs=(results,), errbackArgs=(results,))
+
+
+def _succeed(combined: list[Result], results: list[Deferred[Result]]) -> None:
+    for result, each in zip(results, combined, strict=True):
+        result.callback(each)
+
+
+def _fail(failure: Failure, results: list[Deferred[Result]]) -> None:
+    for result in results:
+        result.errback(failure)

@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 import attrs
-import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.message_loader import LoadedMessage, MessageLoader
-from mailsvc.delivery.sending_domain import SendingDomains, signer
+from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.transaction import Transaction
-from mailsvc.mail.authentication import dkim, rsa_batch
+from mailsvc.mail.authentication import dkim
 from mailsvc.smtp.client.dot_stuffing import SLICE, DotStuffer
 from mailsvc.smtp.client.message_writer import MessageWriter
 from mailsvc.store.domains.domains import StoredKey
@@ -74,39 +73,6 @@ def test_two_processes_that_sign_first_send_the_same_bytes() -> None:
 
 def test_a_signature_is_valid_from_acceptance_until_after_the_last_attempt() -> None:
     assert f" t={START:.0f}; x={START + 14 * 86400:.0f};".encode() in signature(transaction())
-
-
-@attrs.define
-class Places:
-    """A reactor and its threads, which note where work was put and do it at once."""
-
-    used: list[str] = attrs.field(factory=list)
-
-    @property
-    def signing(self) -> Places:
-        return self
-
-    def callLater(self, _seconds: float, call: Callable[[], None]) -> None:
-        self.used.append("reactor")
-        call()
-
-    def callInThread(self, call: Callable[[], None]) -> None:
-        self.used.append("thread")
-        call()
-
-    def callFromThread(self, call: Callable[..., None], *args: Any) -> None:
-        call(*args)
-
-
-@pytest.mark.parametrize(("lanes", "place"), [(True, "reactor"), (False, "thread")])
-def test_where_small_messages_are_signed(monkeypatch: pytest.MonkeyPatch, lanes: bool, place: str) -> None:
-    monkeypatch.setattr(rsa_batch, "available", lanes)
-    places: Any = Places()
-    stored: Any = Stored()
-    sending = SendingDomains(stored, stored, lambda: [b"secret"], signer(places, places), at_once)
-    found: list[bytes] = []
-    Deferred.fromCoroutine(sending.sign(transaction(), MESSAGE)).addCallback(found.append)
-    assert found == [signature(transaction())] and set(places.used) == {place}
 
 
 @attrs.define

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from mailsvc.runtime.together import _SECONDS, Together
 
@@ -111,3 +112,16 @@ def test_a_result_may_ask_for_more() -> None:
     rig.clock.turn()
     rig.clock.turn()
     assert rig.results == [20] and not rig.clock.calls
+
+
+def test_results_may_come_later_and_others_are_done_meanwhile() -> None:
+    rig, later = Rig(), [Deferred[list[int]](), Deferred[list[int]]()]
+    waiting = list(later)
+    rig.together.combine = lambda values: waiting.pop(0)
+    rig.ask(1)
+    rig.clock.turn()
+    rig.ask(2, 3)
+    rig.clock.turn()
+    later[1].callback([20, 30])
+    later[0].errback(OSError())
+    assert rig.results[:2] == [20, 30] and rig.results[2].type is OSError

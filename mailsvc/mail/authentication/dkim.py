@@ -16,6 +16,7 @@ from typing import Literal
 import attrs
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -79,10 +80,15 @@ class SigningKey:
         """The value of the a= tag."""
         return f"{self.algorithm}-sha256"
 
-    def sign(self, data: bytes) -> bytes:
+    def sign(self, digest: bytes) -> bytes:
+        """The signature of a SHA-256 hash (8017 §8.2.1, 8463 §3)."""
         if isinstance(self.private, rsa.RSAPrivateKey):
-            return self.private.sign(data, padding.PKCS1v15(), hashes.SHA256())
-        return self.private.sign(hashlib.sha256(data).digest())  # 8463 §3
+            return self.private.sign(digest, padding.PKCS1v15(), Prehashed(hashes.SHA256()))
+        return self.private.sign(digest)
+
+    def der(self) -> bytes:
+        """The private key as PKCS#8 DER, for `load_key`."""
+        return self.private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -95,8 +101,8 @@ def generate(algorithm: Algorithm) -> tuple[bytes, str]:
         private = rsa.generate_private_key(65537, RSA_BITS)
     else:
         private = ed25519.Ed25519PrivateKey.generate()
-    der = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-    return der, public_value(SigningKey(algorithm, private))
+    key = SigningKey(algorithm, private)
+    return key.der(), public_value(key)
 
 
 def load_key(algorithm: Algorithm, der: bytes) -> SigningKey:
@@ -224,7 +230,7 @@ def _without_line_ends(data: bytes) -> int:
 
 @attrs.frozen
 class Unsigned:
-    """The DKIM-Signature fields of one message, without their signatures: for each its key, the field, and the data to sign."""
+    """The DKIM-Signature fields of one message, without their signatures: for each its key, the field, and the SHA-256 hash to sign."""
 
     fields: tuple[tuple[SigningKey, bytes, bytes], ...]
 
@@ -250,24 +256,34 @@ def prepare(
     for selector, key in sorted(keys, key=lambda pair: pair[1].algorithm != "rsa"):
         field = _field_without_signature(domain, selector, key, now, lifetime, names, hashed)
         canonical = relaxed_header(b"DKIM-Signature", field)[:-2]  # 6376 §3.7: without its CRLF
-        fields.append((key, field, signed + canonical))
+        fields.append((key, field, hashlib.sha256(signed + canonical).digest()))
     return Unsigned(tuple(fields))
 
 
 def complete(messages: Sequence[Unsigned]) -> list[bytes]:
     """Returns what `sign` returns for each message."""
-    signatures = _signatures([(key, data) for message in messages for key, _, data in message.fields])
-    return [b"".join([_field(field, next(signatures)) for _, field, _ in message.fields]) for message in messages]
+    return completed(messages, signatures(requests(messages)))
 
 
-def _signatures(requests: Sequence[tuple[SigningKey, bytes]]) -> Iterator[bytes]:
-    """The signatures in the order of the requests. RSA signatures are made on vector lanes if there are enough of them."""
+def requests(messages: Sequence[Unsigned]) -> list[tuple[SigningKey, bytes]]:
+    """Returns what has to be signed for these messages: each key, and the SHA-256 hash."""
+    return [(key, digest) for message in messages for key, _, digest in message.fields]
+
+
+def signatures(requests: Sequence[tuple[SigningKey, bytes]]) -> list[bytes]:
+    """Returns the signatures in the order of the requests. RSA signatures are made on vector lanes if there are enough of them."""
     lanes = [(number, key.batch) for number, (key, _) in enumerate(requests) if key.batch is not None]
     made: dict[int, bytes | None] = {}
     if len(lanes) >= _LANES_FROM:
-        together = rsa_batch.sign([(key, hashlib.sha256(requests[number][1]).digest()) for number, key in lanes])
+        together = rsa_batch.sign([(key, requests[number][1]) for number, key in lanes])
         made = dict(zip((number for number, _ in lanes), together, strict=True))
-    return (made.get(number) or key.sign(data) for number, (key, data) in enumerate(requests))
+    return [made.get(number) or key.sign(digest) for number, (key, digest) in enumerate(requests)]
+
+
+def completed(messages: Sequence[Unsigned], signatures: Iterable[bytes]) -> list[bytes]:
+    """Returns what `sign` returns for each message, from the signatures of `requests`."""
+    following = iter(signatures)
+    return [b"".join([_field(field, next(following)) for _, field, _ in message.fields]) for message in messages]
 
 
 def _field(field: bytes, signature: bytes) -> bytes:

@@ -1,0 +1,7 @@
+"""DKIM signatures of small messages, made in a child process while that is faster: the reactor's thread then has time for other work.
+
+Nothing depends on the child. Without it, or when it fails, the same signatures are made on the reactor's thread.
+
+signer: where each signature is made. child: the daemon's end, which starts the child. process: the child's program. frames: what they write
+to each other.
+"""

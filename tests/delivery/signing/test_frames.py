@@ -1,0 +1,30 @@
+"""What the daemon and its signing process write to each other."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailsvc.delivery.signing.frames import FrameReader, Hashes, NewKey, SignatureReader, answered, written
+
+NUMBERS = st.integers(0, 2**32 - 1)
+FRAMES = st.one_of(
+    st.builds(NewKey, NUMBERS, st.sampled_from(["rsa", "ed25519"]), st.binary(max_size=200)),
+    st.builds(Hashes, st.lists(st.tuples(NUMBERS, st.binary(min_size=32, max_size=32)), max_size=5)),
+)
+
+
+@given(st.lists(FRAMES, max_size=6), st.integers(1, 50))
+def test_frames_can_be_cut_anywhere(frames: list[NewKey | Hashes], size: int) -> None:
+    data, reader = b"".join(map(written, frames)), FrameReader()
+    assert [each for at in range(0, len(data), size) for each in reader.feed(data[at : at + size])] == frames
+
+
+@given(st.lists(st.binary(max_size=600), max_size=6), st.integers(1, 50))
+def test_signatures_can_be_cut_anywhere(signatures: list[bytes], size: int) -> None:
+    data, reader = answered(signatures), SignatureReader()
+    assert [each for at in range(0, len(data), size) for each in reader.feed(data[at : at + size])] == signatures
+
+
+def test_a_key_is_not_shown() -> None:
+    assert "secret" not in repr(NewKey(1, "rsa", b"secret"))
