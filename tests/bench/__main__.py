@@ -181,7 +181,7 @@ class Bench:
         with ExitStack() as running:
             runs = [(kind, running.enter_context(self._peer() if kind == "peer" else self._product(kind))) for kind in kinds]
             for _, run in runs:
-                run(Way("warming up", 10, emails=int(300 / self.share)))
+                run(Way("warming up", 50, emails=int(300 / self.share)))
             for way in ways:
                 for kind, run in reversed(runs) if backwards else runs:
                     if kind != "dual" or way is SMTP_50:

@@ -8,6 +8,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -71,10 +72,10 @@ class SigningProcess:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
-            files = {0: theirs.fileno(), 1: 1, 2: 2}
-            self._process = self.reactor.spawnProcess(_Watch(self._ended), self.program[0], self.program, _environment(), childFDs=files)
             self._link = link = _Link(self.reactor, self._kill)
             self.reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, Factory.forProtocol(lambda: link))
+            files = {0: theirs.fileno(), **_outputs()}
+            self._process = self.reactor.spawnProcess(_Watch(self._ended), self.program[0], self.program, _environment(), childFDs=files)
 
     def sign(self, requests: Sequence[Request]) -> Deferred[list[bytes]]:
         """The signatures in the order of the requests. Fails with Lost."""
@@ -94,8 +95,9 @@ class SigningProcess:
             timer.cancel()
 
     def _kill(self) -> None:
-        with suppress(ProcessExitedAlready):
-            self._process.signalProcess("KILL")
+        if self._process is not None:
+            with suppress(ProcessExitedAlready):
+                self._process.signalProcess("KILL")
 
     def _ended(self, reason: str) -> None:
         self._process, self._ended_at = None, self.reactor.seconds()
@@ -181,6 +183,7 @@ class _Link(Protocol):
         self._on_silence()
 
     def close(self) -> None:
+        self.ready = False
         if self.transport is not None:
             self.transport.loseConnection()
 
@@ -190,6 +193,11 @@ class _Link(Protocol):
         self._rest()
         for _, _, result in lost:
             result.errback(Lost())
+
+
+def _outputs() -> dict[int, int]:
+    """The standard output and error of this process, as far as they are open."""
+    return {number: number for number in (1, 2) if Path(f"/dev/fd/{number}").exists()}
 
 
 def _environment() -> Mapping[str, str]:
