@@ -35,7 +35,7 @@ from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
 from mailsvc.delivery.passing.assembly import Passing
 from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.service import Delivery
-from mailsvc.delivery.signing.signer import Signer
+from mailsvc.delivery.signing.signer import signer
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
@@ -230,7 +230,7 @@ class Daemon:
             process=self.process, resolver=self.resolver, routes=self.routes(self.resolver), shaping=wiring.provider_rules(given.shaping),
             sources=wiring.source_rules(given), pools=self.pools, timeouts=wiring.smtp_timeouts(given),
             policy_fetcher=fetcher if given.mta_sts else None, messages=self.messages, settling=settling, consent=self.personal.consent,
-            sending=SendingDomains(self.domains, self.accounts, self.signing, Signer.start(reactor, self.opened), self.threads.body),
+            sending=SendingDomains(self.domains, self.accounts, self.signing, signer(reactor, self.opened), self.threads.body),
         )  # fmt: skip
         delivery.attempts.tls_counts.start(self.opened)
         delivery.attempts.tracing = self.tracing

@@ -13,6 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.delivery.message_loader import Gone, Origin
+from mailsvc.delivery.signing.signer import Signer
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail import return_path
 from mailsvc.mail import seven_bit as sevenbit
@@ -25,7 +26,6 @@ from mailsvc.store.mail.values import Pieces
 from mailsvc.store.people.accounts import Accounts
 
 T = TypeVar("T")
-SignSmall = Callable[[Callable[[], Unsigned]], Awaitable[bytes]]
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
 _NUMBERS = 10_000  # accounts whose number is remembered. It never changes.
 
@@ -46,7 +46,7 @@ class SendingDomains:
     domains: Domains
     accounts: Accounts
     secrets: Callable[[], Sequence[bytes]]
-    sign_small: SignSmall
+    sign_small: Signer
     body_thread: InThread
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)

@@ -1,4 +1,4 @@
-"""DKIM signatures of small messages, made in a child process while that is faster: the reactor's thread then has time for other work.
+"""DKIM signatures of small messages. On processors that make them one by one, a child process does: the reactor's thread has other work.
 
 Nothing depends on the child. Without it, or when it fails, the same signatures are made on the reactor's thread.
 

@@ -1,8 +1,8 @@
-"""Decides where small messages are signed: in the signing process or on the reactor's thread."""
+"""Where small messages are signed: on the reactor's thread, or in the signing process if the processor has no instructions for batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -12,49 +12,39 @@ from twisted.python.failure import Failure
 from mailsvc.delivery.signing.child import Lost, SigningProcess
 from mailsvc.mail.authentication import dkim, rsa_batch
 from mailsvc.mail.authentication.dkim import Unsigned
-from mailsvc.runtime.idle_cores import IdleCores
 from mailsvc.runtime.together import Together
 
-MOST = 2 * rsa_batch.LANES  # messages that are signed together
-FROM = rsa_batch.LANES  # messages at once, from which on there is a child
-IDLE, BUSY = 0.3, 0.1  # idle cores from which on, and until which, the child is used where a batch costs little
+FROM = 8  # messages at once, from which on there is a signing process
+MOST = 16  # messages for which it is asked at once
+
+# Called with a function that prepares a message. The result is its DKIM-Signature fields.
+Signer = Callable[[Callable[[], Unsigned]], Awaitable[bytes]]
 
 
-@attrs.define(eq=False)
-class Signer:
-    """Call it with a function that prepares a message; the result is its DKIM-Signature fields.
+def signer(reactor: Any, opened: Any) -> Signer:
+    """`opened` stops what it starts."""
+    if rsa_batch.available:
+        return Together(reactor, dkim.complete, rsa_batch.LANES)
+    child = SigningProcess(reactor)
+    opened.add("signing", child.stop)
+    return Together(reactor, SignedElsewhere(child), MOST)
 
-    `idle` returns how many cores have nothing to do.
-    """
 
-    reactor: Any = attrs.field(repr=False)
+@attrs.frozen
+class SignedElsewhere:
+    """Call it with messages to get their DKIM-Signature fields: from the signing process if it is ready."""
+
     child: SigningProcess
-    idle: Callable[[], float]
-    _together: Together[Unsigned, bytes] = attrs.field(init=False)
-    _helps: bool = attrs.field(default=False, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._together = Together(self.reactor, self._sign, MOST)
-
-    @classmethod
-    def start(cls, reactor: Any, opened: Any) -> Signer:
-        """`opened` stops it."""
-        child = SigningProcess(reactor)
-        opened.add("signing", child.stop)
-        return cls(reactor, child, IdleCores())
-
-    def __call__(self, prepare: Callable[[], Unsigned]) -> Deferred[bytes]:
-        return self._together(prepare)
-
-    def _sign(self, messages: list[Unsigned]) -> list[bytes] | Deferred[list[bytes]]:
+    def __call__(self, messages: list[Unsigned]) -> list[bytes] | Deferred[list[bytes]]:
         if len(messages) >= FROM:
             self.child.start()
-        self._helps = not rsa_batch.available or self.idle() >= (BUSY if self._helps else IDLE)
-        if not (self._helps and self.child.ready):
+        if not self.child.ready:
             return dkim.complete(messages)
         signing = self.child.sign(dkim.requests(messages))
-        return signing.addCallbacks(lambda made: dkim.completed(messages, made), lambda failure: self._again(failure, messages))
+        return signing.addCallbacks(lambda made: dkim.completed(messages, made), lambda failure: _again(failure, messages))
 
-    def _again(self, failure: Failure, messages: list[Unsigned]) -> list[bytes]:
-        failure.trap(Lost)
-        return dkim.complete(messages)
+
+def _again(failure: Failure, messages: list[Unsigned]) -> list[bytes]:
+    failure.trap(Lost)
+    return dkim.complete(messages)

@@ -19,8 +19,9 @@ from twisted.internet.task import deferLater
 from mailsvc.delivery.signing import child as child_
 from mailsvc.delivery.signing import frames, process
 from mailsvc.delivery.signing.child import Lost, SigningProcess
-from mailsvc.delivery.signing.signer import FROM, Signer
+from mailsvc.delivery.signing.signer import FROM, MOST, SignedElsewhere, signer
 from mailsvc.mail.authentication import dkim, rsa_batch
+from mailsvc.runtime.together import Together
 
 reactor: Any = installed
 KEYS = [(f"s{number}", dkim.load_key(algorithm, dkim.generate(algorithm)[0])) for number, algorithm in enumerate(get_args(dkim.Algorithm))]
@@ -65,8 +66,8 @@ def expected(number: int) -> bytes:
     return dkim.sign(message(number), "b.example", KEYS, 1)
 
 
-def sign(signer: Signer, count: int) -> Deferred[list[bytes]]:
-    return gatherResults([signer(lambda n=n: dkim.prepare(message(n), "b.example", KEYS, 1)) for n in range(count)])  # type: ignore[misc]
+def sign(together: Any, count: int) -> Deferred[list[bytes]]:
+    return gatherResults([together(lambda n=n: dkim.prepare(message(n), "b.example", KEYS, 1)) for n in range(count)])  # type: ignore[misc]
 
 
 def hashes(count: int) -> list[tuple[dkim.SigningKey, bytes]]:
@@ -104,7 +105,7 @@ async def test_what_a_killed_child_has_not_answered_is_signed_by_the_daemon(
     child = await ready(made())
     first = pid(child)
     os.kill(first, signal.SIGSTOP)
-    signing = sign(Signer(reactor, child, lambda: 9.0), 40)
+    signing = sign(Together(reactor, SignedElsewhere(child), MOST), 40)
     await until(lambda: child._link and child._link.waiting)
     os.kill(first, signal.SIGKILL)
     assert await signing == [expected(number) for number in range(40)]
@@ -129,7 +130,7 @@ async def test_without_a_child_the_daemon_signs(made: Callable[..., SigningProce
     for program in (AT_ONCE, ("/nowhere",)):
         child = made(program)
         await until(lambda child=child: child._ended_at is not None)
-        assert await sign(Signer(reactor, child, lambda: 9.0), 20) == [expected(number) for number in range(20)]
+        assert await sign(Together(reactor, SignedElsewhere(child), MOST), 20) == [expected(number) for number in range(20)]
 
 
 @pytest_twisted.ensureDeferred
@@ -139,7 +140,7 @@ async def test_a_child_that_is_behind_gets_no_more(made: Callable[..., SigningPr
     waiting = child.sign(hashes(10))
     waiting.addErrback(lambda failure: failure.trap(Lost))
     assert not child.ready
-    assert await sign(Signer(reactor, child, lambda: 9.0), 5) == [expected(number) for number in range(5)]
+    assert await sign(Together(reactor, SignedElsewhere(child), MOST), 5) == [expected(number) for number in range(5)]
 
 
 @pytest_twisted.ensureDeferred
@@ -186,14 +187,14 @@ def test_it_ends_when_the_daemon_was_killed() -> None:
     assert not Path(f"/proc/{int(done.stdout)}/fd/0").exists()
 
 
-class Idle:
+class Noted:
     """A child that notes what it is asked."""
 
-    def __init__(self, *, ready: bool) -> None:
-        self.ready, self.started, self.signed = ready, 0, 0
+    def __init__(self) -> None:
+        self.ready, self.started, self.signed = False, False, 0
 
     def start(self) -> None:
-        self.started += 1
+        self.started = True
 
     def sign(self, requests: Any) -> Deferred[list[bytes]]:
         self.signed += len(requests)
@@ -202,30 +203,30 @@ class Idle:
         return result
 
 
-@pytest.mark.parametrize(
-    ("lanes", "idle", "count", "started", "signed"),
-    [
-        pytest.param(True, [1.0], FROM, True, True, id="there is an idle core"),
-        pytest.param(True, [1.0], FROM - 1, False, True, id="few messages do not start it, but it signs them"),
-        pytest.param(True, [0.2], FROM, True, False, id="all cores are busy, and a batch costs little"),
-        pytest.param(False, [0.0], FROM, True, True, id="a signature costs much"),
-        pytest.param(True, [1.0, 0.2], FROM, True, True, id="it uses the idle core itself"),
-        pytest.param(True, [1.0, 0.0], FROM, True, False, id="others use it"),
-    ],
-)
 @pytest_twisted.ensureDeferred
-async def test_where_messages_are_signed(
-    monkeypatch: pytest.MonkeyPatch, lanes: bool, idle: list[float], count: int, started: bool, signed: bool
-) -> None:
+async def test_it_is_started_for_several_messages_and_then_signs_all() -> None:
+    child: Any = Noted()
+    together = Together(reactor, SignedElsewhere(child), MOST)
+    assert await sign(together, FROM - 1) == [expected(number) for number in range(FROM - 1)]
+    assert not child.started
+    assert await sign(together, FROM) == [expected(number) for number in range(FROM)]
+    assert child.started and not child.signed
+    child.ready = True
+    assert await sign(together, 1) == [expected(0)]
+    assert child.signed == len(KEYS)
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_a_processor_that_makes_several_at_once_needs_no_child(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     monkeypatch.setattr(rsa_batch, "available", lanes)
-    now = list(idle)
-    child: Any = Idle(ready=True)
-    signer = Signer(reactor, child, lambda: now[0])
-    for _ in idle:
-        child.started = child.signed = 0
-        assert await sign(signer, count) == [expected(number) for number in range(count)]
-        now = now[1:] or now
-    assert (bool(child.started), bool(child.signed)) == (started, signed)
+    opened: list[str] = []
+
+    class Opened:
+        def add(self, name: str, _: Any) -> None:
+            opened.append(name)
+
+    signer(reactor, Opened())
+    assert opened == ([] if lanes else ["signing"])
 
 
 def test_the_program_is_a_module_of_this_package() -> None:
