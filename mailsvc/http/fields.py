@@ -88,7 +88,10 @@ def nullable(schema: Schema) -> Schema:
 
 @attrs.frozen
 class Text(Field):
-    """A string. `pattern` has to match all of it, otherwise the error says `says`. `parse` converts it, or raises Wrong."""
+    """A string. `pattern` has to match all of it, otherwise the error says `says`. `parse` converts it, or raises Wrong.
+
+    One with a maximum length is stored, so it cannot have a NUL.
+    """
 
     blank: bool = attrs.field(default=True, kw_only=True)
     least: int = attrs.field(default=0, kw_only=True)
@@ -105,10 +108,9 @@ class Text(Field):
         form = {"type": "string", **({"minLength": least} if least else {}), **self.more}
         if self.most is not None:
             form["maxLength"] = self.most
-        if self.pattern is None or self.pattern.flags & re.IGNORECASE:
-            return form
-        form["pattern"] = f"^(?:{self.pattern.pattern})$"
-        return {"anyOf": [form, {"const": ""}]} if optional else form
+        if self.pattern is not None and not self.pattern.flags & re.IGNORECASE:
+            form["pattern"] = f"^(?:{self.pattern.pattern})$"
+        return {"anyOf": [form, {"const": ""}]} if optional and form.keys() & {"pattern", "format"} else form
 
     def read(self, value: Any, place: str, rules: Rules) -> Any:
         if not isinstance(value, str):
@@ -116,6 +118,8 @@ class Text(Field):
         most = self.most(rules.bounds) if callable(self.most) else self.most
         if not self.least <= len(value) or (most is not None and len(value) > most):
             raise invalid(f"The `{place}` field must have {self.least} to {most} characters.")
+        if most is not None and "\0" in value:
+            raise invalid(f"The `{place}` field must not have a NUL character.")
         if self.pattern is not None and not self.pattern.fullmatch(value):
             raise invalid(f"The `{place}` field {self.says}.")
         if self.parse is None:

@@ -90,6 +90,8 @@ class Values(Field):
         for key, content in value.items():
             if content is not None and not isinstance(content, str | int | float | bool):
                 raise invalid(f"The `{place}.{shortened(key)}` field must be a string, a number or null.")
+            if isinstance(content, str) and "\0" in content:
+                raise invalid(f"The `{place}.{shortened(key)}` field must not have a NUL character.")
         return value
 
 

@@ -159,3 +159,20 @@ async def test_double_opt_in_is_shown_and_turned_off(rig: ApiRig) -> None:
     assert (await rig.request("GET", f"/segments/{id_}")).json["double_opt_in"] is None
     await rig.request("POST", f"/contacts/{contact}/segments/{id_}")
     assert len((await rig.request("GET", f"/contacts/{contact}/segments")).json["data"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/segments", {"name": "a\0"}, "name"),
+        ("/audiences", {"name": "\0"}, "name"),
+        ("/segments", {"name": "a", "double_opt_in": {**DOUBLE_OPT_IN, "text": "\0{{{CONFIRM_URL}}}"}}, "double_opt_in.text"),
+        ("/topics", {"name": "\0", "default_subscription": "opt_in"}, "name"),
+        ("/contacts", {"email": "ada@example.net", "last_name": "\0"}, "last_name"),
+        ("/contacts", {"email": "ada@example.net", "properties": {"company": "\0"}}, "properties.company"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_nul_is_refused_because_it_cannot_be_stored(rig: ApiRig, path: str, body: dict[str, Any], field: str) -> None:
+    answer = await rig.request("POST", path, body)
+    assert (answer.status, answer.json["message"]) == (422, f"The `{field}` field must not have a NUL character.")
