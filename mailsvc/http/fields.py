@@ -88,10 +88,7 @@ def nullable(schema: Schema) -> Schema:
 
 @attrs.frozen
 class Text(Field):
-    """A string. `pattern` has to match all of it, otherwise the error says `says`. `parse` converts it, or raises Wrong.
-
-    One with a maximum length is stored, so it cannot have a NUL.
-    """
+    """A string without NUL. `pattern` has to match all of it, otherwise the error says `says`. `parse` converts it, or raises Wrong."""
 
     blank: bool = attrs.field(default=True, kw_only=True)
     least: int = attrs.field(default=0, kw_only=True)
@@ -118,7 +115,7 @@ class Text(Field):
         most = self.most(rules.bounds) if callable(self.most) else self.most
         if not self.least <= len(value) or (most is not None and len(value) > most):
             raise invalid(f"The `{place}` field must have {self.least} to {most} characters.")
-        if most is not None and "\0" in value:
+        if "\0" in value:
             raise invalid(f"The `{place}` field must not have a NUL character.")
         if self.pattern is not None and not self.pattern.fullmatch(value):
             raise invalid(f"The `{place}` field {self.says}.")

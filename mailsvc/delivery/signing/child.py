@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery.signing import process
-from mailsvc.delivery.signing.frames import READY, Hashes, NewKey, SignatureReader, written
+from mailsvc.delivery.signing.frames import READY, FrameReader, Hashes, NewKey, written
 from mailsvc.mail.authentication.dkim import SigningKey
 from mailsvc.smtp.writing import write
 
@@ -111,7 +111,7 @@ class SigningProcess:
 
 
 class _Watch(ProcessProtocol):
-    def __init__(self, ended: Any) -> None:
+    def __init__(self, ended: Callable[[str], None]) -> None:
         self._ended = ended
 
     def processExited(self, reason: Failure) -> None:
@@ -123,11 +123,10 @@ class _Link(Protocol):
 
     transport: Any = None
 
-    def __init__(self, reactor: Any, on_silence: Any) -> None:
+    def __init__(self, reactor: Any, on_silence: Callable[[], None]) -> None:
         self._reactor, self._on_silence = reactor, on_silence
         self.ready, self.waiting = False, 0  # `waiting`: hashes
-        self._begun = b""
-        self._reader = SignatureReader()
+        self._reader = FrameReader()
         self._expected: deque[tuple[int, list[bytes], Deferred[list[bytes]]]] = deque()
         self._keys: OrderedDict[int, tuple[int, SigningKey]] = OrderedDict()  # by id(), and each with its number
         self._timer: Any = None
@@ -156,21 +155,22 @@ class _Link(Protocol):
         return number
 
     def dataReceived(self, data: bytes) -> None:
-        if not self.ready:
-            self._begun += data
-            if len(self._begun) < len(READY):
-                return
-            self.ready, data = True, self._begun[len(READY) :]
         if self._timer is not None:
             self._timer.reset(DEADLINE)
-        for signature in self._reader.feed(data):
-            count, made, result = self._expected[0]
-            made.append(signature)
-            if len(made) == count:
-                self._expected.popleft()
-                self.waiting -= count
-                result.callback(made)
+        for frame in self._reader.feed(data):
+            if frame == READY:
+                self.ready = True
+            else:
+                self._take(frame)
         self._rest()
+
+    def _take(self, signature: bytes) -> None:
+        count, made, result = self._expected[0]
+        made.append(signature)
+        if len(made) == count:
+            self._expected.popleft()
+            self.waiting -= count
+            result.callback(made)
 
     def _rest(self) -> None:
         if not self._expected and self._timer is not None:

@@ -1,4 +1,4 @@
-"""What the daemon and its signing process write to each other. Pure."""
+"""What the daemon and its signing process write to each other: frames, each after its length. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import attrs
 
 from mailsvc.mail.authentication.dkim import Algorithm
 
-READY = b"ready"  # the first bytes from the child
+READY = b"ready"  # the first frame from the child; each later one is a signature
 _ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-_HEAD = struct.Struct("!BI")  # the kind of a frame, and the length of the rest
-_KEY = struct.Struct("!IB")  # the number of a key, and its algorithm; the key follows
+_LENGTH = struct.Struct("!I")
+_KEY, _HASHES = b"k", b"h"  # the first byte of a frame to the child
+_HEAD = struct.Struct("!IB")  # the number of a key, and its algorithm; the key follows
 _HASH = struct.Struct("!I32s")  # the number of a key, and a SHA-256 hash
-_SIGNATURE = struct.Struct("!H")  # the length of a signature, which follows
 
 
 @attrs.frozen
@@ -34,12 +34,23 @@ class Hashes:
     each: Sequence[tuple[int, bytes]]
 
 
+def framed(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
 def written(frame: NewKey | Hashes) -> bytes:
     if isinstance(frame, NewKey):
-        data = _KEY.pack(frame.number, _ALGORITHMS.index(frame.algorithm)) + frame.der
-        return _HEAD.pack(0, len(data)) + data
-    data = b"".join([_HASH.pack(number, digest) for number, digest in frame.each])
-    return _HEAD.pack(1, len(data)) + data
+        return framed(_KEY + _HEAD.pack(frame.number, _ALGORITHMS.index(frame.algorithm)) + frame.der)
+    return framed(_HASHES + b"".join([_HASH.pack(number, digest) for number, digest in frame.each]))
+
+
+def read(data: bytes) -> NewKey | Hashes:
+    """What `written` has framed."""
+    kind, content = data[:1], data[1:]
+    if kind == _KEY:
+        number, algorithm = _HEAD.unpack_from(content)
+        return NewKey(number, _ALGORITHMS[algorithm], content[_HEAD.size :])
+    return Hashes([*_HASH.iter_unpack(content)])
 
 
 @attrs.define(eq=False)
@@ -48,44 +59,13 @@ class FrameReader:
 
     _data: bytearray = attrs.field(factory=bytearray, init=False, repr=False)
 
-    def feed(self, data: bytes) -> Iterator[NewKey | Hashes]:
-        """Yields the frames that are complete."""
-        self._data += data
-        at = 0
-        while len(self._data) - at >= _HEAD.size:
-            kind, size = _HEAD.unpack_from(self._data, at)
-            end = at + _HEAD.size + size
-            if len(self._data) < end:
-                break
-            yield _frame(kind, bytes(self._data[end - size : end]))
-            at = end
-        del self._data[:at]
-
-
-def _frame(kind: int, data: bytes) -> NewKey | Hashes:
-    if kind == 0:
-        number, algorithm = _KEY.unpack_from(data)
-        return NewKey(number, _ALGORITHMS[algorithm], data[_KEY.size :])
-    return Hashes([*_HASH.iter_unpack(data)])
-
-
-def answered(signatures: Sequence[bytes]) -> bytes:
-    return b"".join([_SIGNATURE.pack(len(each)) + each for each in signatures])
-
-
-@attrs.define(eq=False)
-class SignatureReader:
-    """Reads signatures from data that is cut anywhere."""
-
-    _data: bytearray = attrs.field(factory=bytearray, init=False, repr=False)
-
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields the signatures that are complete."""
+        """Yields the frames that are complete, without their lengths."""
         self._data += data
         at = 0
-        while len(self._data) - at >= _SIGNATURE.size:
-            (size,) = _SIGNATURE.unpack_from(self._data, at)
-            end = at + _SIGNATURE.size + size
+        while len(self._data) - at >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._data, at)
+            end = at + _LENGTH.size + size
             if len(self._data) < end:
                 break
             yield bytes(self._data[end - size : end])

@@ -11,7 +11,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from mailsvc.delivery.signing.frames import READY, FrameReader, NewKey, answered
+from mailsvc.delivery.signing.frames import READY, FrameReader, NewKey, framed, read
 from mailsvc.mail.authentication import dkim
 from mailsvc.mail.authentication.dkim import SigningKey
 
@@ -22,16 +22,16 @@ _TOGETHER = 32  # signatures that are made before they are written
 def serve(connection: socket.socket) -> None:
     keys: dict[int, SigningKey] = {}
     reader = FrameReader()
-    connection.sendall(READY)
+    connection.sendall(framed(READY))
     while data := connection.recv(_READ):
         hashes: list[tuple[SigningKey, bytes]] = []
-        for frame in reader.feed(data):
+        for frame in map(read, reader.feed(data)):
             if isinstance(frame, NewKey):
                 keys[frame.number] = dkim.load_key(frame.algorithm, frame.der)
             else:
                 hashes += [(keys[number], digest) for number, digest in frame.each]
         for at in range(0, len(hashes), _TOGETHER):
-            connection.sendall(answered(dkim.signatures(hashes[at : at + _TOGETHER])))
+            connection.sendall(b"".join(map(framed, dkim.signatures(hashes[at : at + _TOGETHER]))))
 
 
 def main() -> None:

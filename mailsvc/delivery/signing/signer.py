@@ -41,7 +41,7 @@ class SignedElsewhere:
             self.child.start()
         if not self.child.ready:
             return dkim.complete(messages)
-        signing = self.child.sign(dkim.requests(messages))
+        signing = self.child.sign(dkim.hashes_of(messages))
         return signing.addCallbacks(lambda made: dkim.completed(messages, made), lambda failure: _again(failure, messages))
 
 

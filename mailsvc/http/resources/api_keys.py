@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -24,16 +23,7 @@ from mailsvc.store.domains.domains import Domains
 from mailsvc.store.people.api_keys import Keys, KeyView, Permission, described
 
 PERMISSIONS = ("full_access", "sending_access")
-_NOT_NUL = re.compile(r"[^\x00]*")
-_NAME = Text(
-    "A name that says where the key is used.",
-    "Shop (production)",
-    most=50,
-    required=True,
-    blank=False,
-    pattern=_NOT_NUL,
-    says="must not have a NUL character",
-)
+_NAME = Text("A name that says where the key is used.", "Shop (production)", most=50, required=True, blank=False)
 
 
 def _network(text: str) -> str:

@@ -262,10 +262,10 @@ def prepare(
 
 def complete(messages: Sequence[Unsigned]) -> list[bytes]:
     """Returns what `sign` returns for each message."""
-    return completed(messages, signatures(requests(messages)))
+    return completed(messages, signatures(hashes_of(messages)))
 
 
-def requests(messages: Sequence[Unsigned]) -> list[tuple[SigningKey, bytes]]:
+def hashes_of(messages: Sequence[Unsigned]) -> list[tuple[SigningKey, bytes]]:
     """Returns what has to be signed for these messages: each key, and the SHA-256 hash."""
     return [(key, digest) for message in messages for key, _, digest in message.fields]
 
@@ -280,9 +280,9 @@ def signatures(requests: Sequence[tuple[SigningKey, bytes]]) -> list[bytes]:
     return [made.get(number) or key.sign(digest) for number, (key, digest) in enumerate(requests)]
 
 
-def completed(messages: Sequence[Unsigned], signatures: Iterable[bytes]) -> list[bytes]:
-    """Returns what `sign` returns for each message, from the signatures of `requests`."""
-    following = iter(signatures)
+def completed(messages: Sequence[Unsigned], made: Iterable[bytes]) -> list[bytes]:
+    """Returns what `sign` returns for each message, from the signatures of `hashes_of`."""
+    following = iter(made)
     return [b"".join([_field(field, next(following)) for _, field, _ in message.fields]) for message in messages]
 
 

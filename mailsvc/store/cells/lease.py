@@ -19,8 +19,7 @@ from mailsvc.store.postgres.errors import Unavailable
 
 SEEN, LEASE = 0x7365656E, 0x6C656173  # "seen" and "leas": first keys of the advisory locks; the second one is the cell
 LIMITS = Limits(statement=5.0, lock=5.0)
-# After 5 seconds of silence the server asks twice, after 5 seconds each: a machine without power loses its lease after 15 seconds.
-_SETTINGS = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 2; SET idle_session_timeout = 0"
+_SETTINGS = "SET idle_session_timeout = 0"  # a machine without power loses its lease after 15 seconds nevertheless: postgres/targets
 _APPEAR = "SELECT pg_try_advisory_lock_shared(%s, hashtext(%s))"
 _TAKE = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
 _GIVE_UP = "SELECT pg_advisory_unlock(%s, hashtext(%s))"

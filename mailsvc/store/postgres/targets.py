@@ -23,7 +23,7 @@ CONNECT_SECONDS = 10.0  # for one target; a smaller `connect_timeout` in the DSN
 # A peer that vanished is noticed within 15 s instead of the kernel's two hours: the server by this process, and this process by the server.
 # Until then the server keeps the locks of its transaction: in the middle of a pipeline, no time limit of the server's ends it.
 SILENCE = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "1", "tcp_user_timeout": "15000"}
-OPTIONS = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=1 -c tcp_user_timeout=15000"
+OPTIONS = " ".join(f"-c tcp_{name.removeprefix('tcp_')}={value}" for name, value in SILENCE.items())
 _PORT = "5432"
 
 _worked: dict[str, str] = {}  # by DSN: the target that last worked

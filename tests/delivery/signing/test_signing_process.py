@@ -17,7 +17,6 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater
 
 from mailsvc.delivery.signing import child as child_
-from mailsvc.delivery.signing import frames, process
 from mailsvc.delivery.signing.child import Lost, SigningProcess
 from mailsvc.delivery.signing.signer import FROM, MOST, SignedElsewhere, signer
 from mailsvc.mail.authentication import dkim, rsa_batch
@@ -25,7 +24,7 @@ from mailsvc.runtime.together import Together
 
 reactor: Any = installed
 KEYS = [(f"s{number}", dkim.load_key(algorithm, dkim.generate(algorithm)[0])) for number, algorithm in enumerate(get_args(dkim.Algorithm))]
-SILENT = (sys.executable, "-c", "import os, time; os.write(0, b'ready'); time.sleep(60)")
+SILENT = (sys.executable, "-c", "import os, time; os.write(0, b'\\0\\0\\0\\5ready'); time.sleep(60)")
 DEAF = (sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)")
 AT_ONCE = (sys.executable, "-c", "raise SystemExit('no memory')")
 
@@ -227,7 +226,3 @@ def test_a_processor_that_makes_several_at_once_needs_no_child(monkeypatch: pyte
 
     signer(reactor, Opened())
     assert opened == ([] if lanes else ["signing"])
-
-
-def test_the_program_is_a_module_of_this_package() -> None:
-    assert child_.PROGRAM[-1] == process.__name__ and frames.READY

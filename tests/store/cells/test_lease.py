@@ -73,7 +73,7 @@ async def test_the_server_notices_soon_that_a_machine_is_gone(made: Make) -> Non
     one = made("one")
     await one.machines()
     found = [(await one._connection.execute(f"SHOW tcp_keepalives_{name}")).rows for name in ("idle", "interval", "count")]
-    assert found == [[("5",)], [("5",)], [("2",)]]
+    assert found == [[("10",)], [("5",)], [("1",)]]
 
 
 @pytest_twisted.ensureDeferred

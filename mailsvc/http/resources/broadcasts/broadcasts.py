@@ -15,7 +15,6 @@ from mailsvc.broadcasts.fanout import CHANNEL, own_values
 from mailsvc.broadcasts.review import domain_of
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
-from mailsvc.http.fields import Record
 from mailsvc.http.operations import PAGING, operation
 from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
 from mailsvc.http.reading import Reader
@@ -330,30 +329,17 @@ class PreferencePageApi:
         return await request.detached(self._update(request))
 
     async def _update(self, request: Request) -> bytes:
-        given = await self.reader.read(request, lambda value, rules: _present(fields.PAGE, value, rules))
+        given = await self.reader.read(request, fields.PAGE.present)
         account_id = request.caller.account_id
         settings = fields.settings_of(await self.context.settings.get(account_id), given)
         await self.context.settings.put(account_id, settings, [audited(request, "preference page changed", ", ".join(given))])
         return ok(request, fields.SETTINGS.show(settings))
 
 
-def _present(record: Record, value: Any, rules: Any) -> dict[str, Any]:
-    """Only the fields that the body has."""
-    return _storable({name: each for name, each in record.read(value, "", rules).items() if name in value})
-
-
-def _storable(found: dict[str, Any]) -> dict[str, Any]:
-    """The same; raises a Problem for a text that the database cannot store."""
-    for name, value in found.items():
-        if isinstance(value, str) and "\0" in value:
-            raise invalid(f"The `{name}` field must not have a NUL character.")
-    return found
-
-
 def _changes(given: Mapping[str, Any], present: set[str]) -> dict[str, Any]:
     """The fields of Content that a request has."""
     same = ("name", "topic_id", "subject", "preview_text", "html", "text", "hourly_rate")
-    found = _storable({name: given[name] for name in same if name in present})
+    found = {name: given[name] for name in same if name in present}
     if {"segment_id", "audience_id"} & present:
         found["segment_id"] = given["segment_id"] or given["audience_id"]
     if "from" in present:
