@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -162,13 +162,14 @@ class Id(Field):
 
 
 def _moment(text: str) -> datetime:
+    """In UTC: Postgres does not store all offsets that ISO 8601 allows."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise Wrong("must be an ISO 8601 time with a UTC offset, such as 2026-01-02T03:04:05Z")
-    return found
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Wrong("must be an ISO 8601 time with a UTC offset, such as 2026-01-02T03:04:05Z")
 
 
 @attrs.frozen

@@ -49,7 +49,7 @@ def _hold(retry_after: str | None, now: datetime) -> datetime | None:
     else:
         try:
             found = parsedate_to_datetime(text)
-        except (ValueError, TypeError, IndexError):
+        except (ValueError, OverflowError):
             return None
         until = min(found if found.tzinfo else found.replace(tzinfo=UTC), now + RETRY_AFTER_MAX)
     return until if until > now else None

@@ -50,6 +50,7 @@ def test_gone() -> None:
         (429, "0", None),
         (429, "-5", None),
         (429, "soon", None),
+        (429, "Fri, 02 Jan 99999999999999999999 03:14:05 GMT", None),
         (429, "Thu, 01 Jan 1970 00:00:00 GMT", None),
         (404, "120", None),
         (429, None, None),

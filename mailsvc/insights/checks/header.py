@@ -279,7 +279,7 @@ def signed(mail: Mail) -> Iterator[Insight]:
 def _date(mail: Mail) -> datetime | None:
     try:
         date = parsedate_to_datetime(mail.parsed.header("Date") or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 
