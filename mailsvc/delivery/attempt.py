@@ -90,6 +90,7 @@ class Attempts:
         self._chunking, self._policies, self.tls_counts = chunking, policies, tls_counts or TlsCounts(clock)
         self._schedule = Schedule.of(limits)
         self.tracing: Tracing | None = None
+        self._running = 0  # attempts
         self.stopping = False  # connections are being cut: mail that was not sent goes back to the queue
 
     @property
@@ -102,6 +103,7 @@ class Attempts:
     async def run(self, connection: OpenConnection, transaction: Transaction) -> AttemptResult:
         """One transaction over `connection`, settled when this returns. Never raises."""
         loaded: LoadedMessage | None = None
+        self._running += 1
         try:
             if not self._process.fresh:
                 await self._heartbeat(transaction)
@@ -134,10 +136,12 @@ class Attempts:
             tls_failed = connection.mode == "clear"
             reading = read(result, transaction.recipients, connection.host, self._moment(ended), tls_failed=tls_failed)
             remaining = transaction.split(reading.left_out)
-            await self._settle(transaction, self._settlement(connection, transaction, loaded, result, reading, started, ended))
+            settlement = self._settlement(connection, transaction, loaded, result, reading, started, ended)
+            await self._settle(transaction, settlement, awaited=connection.awaited)
         except Exception as error:
             return await self._internal_error(transaction, error)
         finally:
+            self._running -= 1
             if loaded is not None:
                 self._loader.unload(loaded)
         tried = any(stage != "ours" for stage in result.stages)  # otherwise nothing reached the server
@@ -290,10 +294,10 @@ class Attempts:
         passed_on = capabilities is not None and capabilities.dsn and bool(loaded.envelope.notify)
         return _settlement(transaction, ended, reading.outcomes, record, signature, passed_on, brief=loaded.broadcast)
 
-    async def _settle(self, transaction: Transaction, settlement: Settlement) -> None:
-        """Until it is written. Never raises."""
+    async def _settle(self, transaction: Transaction, settlement: Settlement, *, awaited: bool = False) -> None:
+        """Until it is written. Never raises. If mail waits for the connection, this waits for other attempts only while there are some."""
         try:
-            await self._settling.settle(settlement)
+            await self._settling.settle(settlement, self._running if awaited else None)
         except Exception as error:
             if not await self._settle_later(transaction, settlement, error):
                 return

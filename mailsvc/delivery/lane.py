@@ -293,6 +293,7 @@ class Lane:
                 return True
             connection = other
         connection.proven = self.health.proven
+        connection.awaited = len(self._turns) > 0
         result = await self._context.attempts.run(connection, transaction)
         if result.required is not None:
             other = await self._switch(worker, attrs.evolve(preference, tls_policy=result.required), transaction)

@@ -76,6 +76,7 @@ class Store:
         self.claims_made: list[tuple[dict[str, int], int]] = []  # of claims: how many of each destination, and bytes of messages
         self.brings = False  # whether claims bring messages
         self.failing: dict[str, Exception] = {}
+        self.expected: list[int | None] = []  # settlements at once, as their callers said
         self.settle_waits: list[Deferred[None]] | None = None  # a list: settles wait until a test fires them
 
     @property
@@ -199,8 +200,9 @@ class Store:
 
     # Settling
 
-    async def settle(self, settlement: Settlement) -> frozenset[int]:
+    async def settle(self, settlement: Settlement, expected: int | None = None) -> frozenset[int]:
         self._call("settle")
+        self.expected.append(expected)
         if self.settle_waits is not None:
             waiting: Deferred[None] = Deferred()
             self.settle_waits.append(waiting)

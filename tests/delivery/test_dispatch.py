@@ -355,6 +355,20 @@ def test_connections_are_reused_then_closed_when_idle_and_the_lane_is_removed() 
     assert rig.delivery.slots.taken == 0
 
 
+def test_settlements_do_not_wait_for_more_than_there_are_while_mail_waits_for_connections() -> None:
+    rig = DeliveryRig(connections_max=2, connections_initial=2)
+    rig.server("example.com", "1.1.1.1")
+    rig.store.settle_waits = []
+    for email in range(1, 5):
+        rig.store.add(email, "bob@example.com", destination="mx.example.com")
+    rig.start().run(3)
+    assert rig.store.expected[-1] == 2
+    for waiting in rig.store.settle_waits:
+        waiting.callback(None)
+    rig.run(3)
+    assert rig.store.expected[2:] == [2, None], "after the third one, none waits for a connection"
+
+
 # Shutdown
 
 

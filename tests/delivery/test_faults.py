@@ -147,7 +147,7 @@ def test_an_outcome_that_the_database_rejects_is_written_in_ascii() -> None:
     server.answer = lambda envelope: answered(envelope, Reply(550, "caf\x00é", "5.1.1"))
     settle = rig.store.settle
 
-    async def picky(settlement: Any) -> Any:
+    async def picky(settlement: Any, expected: int | None = None) -> Any:
         if "\x00" in settlement.outcomes[0].outcome.reply:
             raise DataRejected("22021")
         return await settle(settlement)

@@ -58,7 +58,8 @@ class Dial(Protocol):
 class OpenConnection:
     """A connection of a lane. `sent` counts transactions, `chosen` is our address, `mode` says how TLS was negotiated.
 
-    `proven`: the destination accepted mail lately. `was_idle`: it was kept open while there was no mail for it.
+    `proven`: the destination accepted mail lately. `awaited`: other mail waited for a connection when the latest mail was begun.
+    `was_idle`: it was kept open while there was no mail for it.
     """
 
     client: SmtpClient
@@ -69,6 +70,7 @@ class OpenConnection:
     operator: bool = False
     sent: int = 0
     proven: bool = False
+    awaited: bool = False
     was_idle: bool = False
 
     @property

@@ -39,7 +39,8 @@ class _Pending(Generic[Item, Result]):
 
 @attrs.define(eq=False)
 class SharedCommits(Generic[Item, Result]):
-    """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once.
+    """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once. It also is
+    full when the callers have said that no more are coming: `expected` is how many can wait in all.
 
     If the reactor is late, the process is short of time, and fewer writes with more items save some: then items linger for up to
     LONGER times as long. With `idle`, they do not linger once the reactor has nothing else to do and no write is running.
@@ -71,16 +72,18 @@ class SharedCommits(Generic[Item, Result]):
     _running: int = attrs.field(default=0, init=False)
     _timer: Any = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
+    _expected: int = attrs.field(default=0, init=False)
     _shared: bool = attrs.field(default=False, init=False)  # the latest write had several items
     _due_at: float = attrs.field(default=0.0, init=False)  # when the timer should fire
     _late: float = attrs.field(default=0.0, init=False)  # seconds, the average of the last few times
 
-    def submit(self, item: Item, weight: int = 1) -> Deferred[Result]:
+    def submit(self, item: Item, weight: int = 1, expected: int | None = None) -> Deferred[Result]:
         if len(self._pending) >= self.queue or (self._pending and self._weight + weight > self.queue_weight):
             return fail(Unavailable(f"{len(self._pending)} other items are waiting to be written."))
         pending: _Pending[Item, Result] = _Pending(item, weight)
         self._pending.append(pending)
         self._weight += weight
+        self._expected = self.max_items if expected is None else expected
         self._start_writes()
         return pending.result
 
@@ -105,7 +108,7 @@ class SharedCommits(Generic[Item, Result]):
                 self.idle.watch(self._idled)
 
     def _full(self) -> bool:
-        return len(self._pending) >= self.max_items or self._weight >= self.max_weight
+        return len(self._pending) >= min(self._expected, self.max_items) or self._weight >= self.max_weight
 
     def _set_timer(self, seconds: float) -> None:
         self._due_at = self.clock.seconds() + seconds

@@ -89,9 +89,9 @@ class Settling:
             self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
         )
 
-    async def settle(self, settlement: Settlement) -> frozenset[int]:
-        """Returns the recipients that were settled: all of them, unless the lease was lost."""
-        return await self.batch.submit(settlement, _weight(settlement))
+    async def settle(self, settlement: Settlement, expected: int | None = None) -> frozenset[int]:
+        """Returns the recipients that were settled: all of them, unless the lease was lost. `expected` settlements do not wait for more."""
+        return await self.batch.submit(settlement, _weight(settlement), expected)
 
     async def _write(self, settlements: list[Settlement]) -> list[frozenset[int]]:
         rows = [row for n, settlement in enumerate(settlements) for row in _rows(n, settlement)]

@@ -81,6 +81,20 @@ def test_concurrent_items_share_a_write() -> None:
     assert (batch.written, batch.items) == (1, 3)
 
 
+def test_nothing_lingers_once_all_expected_items_are_there() -> None:
+    table = Table()
+    batch = table.batch(prompt=False)
+    for item in (1, 2, 3):
+        assert table.under_way == []
+        batch.submit(item, expected=3)
+    assert [items for items, _ in table.under_way] == [[1, 2, 3]]
+    batch.submit(4, expected=2)
+    batch.submit(5)  # its caller does not know how many are coming
+    assert len(table.under_way) == 1
+    table.clock.advance(0.002)
+    assert [items for items, _ in table.under_way] == [[1, 2, 3], [4, 5]]
+
+
 def test_single_items_do_not_linger() -> None:
     table = Table()
     batch = table.batch()
