@@ -48,8 +48,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
     daemon = Daemon(tmp_path_factory.mktemp("daemon"), module_database, {"sandbox": {"listen": ["tcp:0:interface=127.0.0.1"]}})
     daemon.start()
     yield daemon
+    status = daemon.stop()
     assert "Traceback" not in daemon.log
-    assert daemon.stop() == 0
+    assert status == 0
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
     daemon = Daemon(tmp_path_factory.mktemp("daemon"), module_database, {"delivery": {"routes": routes}})
     daemon.start()
     yield daemon
+    status = daemon.stop()
     assert "Traceback" not in daemon.log
-    assert daemon.stop() == 0
+    assert status == 0
 
 
 @pytest.fixture(scope="module")
