@@ -90,7 +90,7 @@ class Attempts:
         self._chunking, self._policies, self.tls_counts = chunking, policies, tls_counts or TlsCounts(clock)
         self._schedule = Schedule.of(limits)
         self.tracing: Tracing | None = None
-        self._running = 0  # attempts
+        self._running = 0  # attempts in progress
         self.stopping = False  # connections are being cut: mail that was not sent goes back to the queue
 
     @property

@@ -109,6 +109,7 @@ def _accepted(case: Any) -> bool:
     """Whether a case that violates the schema is still a valid request."""
     if (case.headers or {}).get("x-batch-validation") == "permissive":  # answers 200, and tells what was wrong
         return True
-    if case.method == "GET" and not all((case.query or {}).values()):  # "" sets nothing; an empty list is written like that, too
+    # "" sets nothing, and an empty list is written like that
+    if case.method == "GET" and any(value in ("", []) for value in (case.query or {}).values()):
         return True
     return isinstance(case.body, dict) and [] in case.body.values()  # [] sets nothing, either

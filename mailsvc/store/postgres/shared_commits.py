@@ -39,8 +39,9 @@ class _Pending(Generic[Item, Result]):
 
 @attrs.define(eq=False)
 class SharedCommits(Generic[Item, Result]):
-    """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once. It also is
-    full when the callers have said that no more are coming: `expected` is how many can wait in all.
+    """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once.
+
+    A caller that knows how many items can come says so with `expected`. A write with so many does not wait for more.
 
     If the reactor is late, the process is short of time, and fewer writes with more items save some: then items linger for up to
     LONGER times as long. With `idle`, they do not linger once the reactor has nothing else to do and no write is running.

@@ -90,7 +90,7 @@ class Settling:
         )
 
     async def settle(self, settlement: Settlement, expected: int | None = None) -> frozenset[int]:
-        """Returns the recipients that were settled: all of them, unless the lease was lost. `expected` settlements do not wait for more."""
+        """Returns the recipients that were settled: all of them, unless the lease was lost. `expected`: how many settlements can come."""
         return await self.batch.submit(settlement, _weight(settlement), expected)
 
     async def _write(self, settlements: list[Settlement]) -> list[frozenset[int]]:
