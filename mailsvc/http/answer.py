@@ -28,6 +28,8 @@ log = Logger()
 
 
 def ok(request: Request, value: Mapping[str, object] | Sequence[object], status: int = 200) -> bytes:
+    if request.method == b"GET" and request.moved:
+        raise problem.unavailable()  # it may have found less than there is
     request.response_json = value
     return request.sized(status, orjson.dumps(value))
 

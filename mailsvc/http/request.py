@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http, server
 
-from mailsvc.http.gate import Entry, Head, too_large
+from mailsvc.http.gate import Entry, Gate, Head, too_large
 from mailsvc.http.problem import JSON, Problem, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
 from mailsvc.http.stream import CHUNK, Flow, chunks_of, in_file
@@ -129,6 +129,13 @@ class Request(server.Request):
         assert self.entry is not None and self.entry.caller is not None
         return self.entry.caller
 
+    @property
+    def moved(self) -> bool:
+        """Whether the account may have moved to another cell since the request began, so that nothing of it was found here."""
+        gate: Gate = self.site.gate
+        known = self.entry is not None and self.entry.caller is not None
+        return known and gate.left_since is not None and gate.left_since(self.caller.account_id, self.started)
+
     # The body
 
     def gotLength(self, length: int | None) -> None:
@@ -239,6 +246,8 @@ class Request(server.Request):
 
     def problem_body(self, problem: Problem) -> bytes:
         """Set the status and headers of `problem`, and return its body."""
+        if problem.status < 500 and self.moved:
+            problem = unavailable()  # when the client tries again, it is told where the account is
         for name, value in problem.headers.items():
             self.setHeader(name, value)
         self.response_json = problem.json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 import attrs
 from twisted.internet.threads import deferToThreadPool
@@ -57,7 +58,12 @@ class Database:
         made = Notifications(self.dsn, reactor)
         if self.hold is not None:
             self.hold.on_move.append(made.reconnect)
+            self.hold.on_resume.append(made.missed)
         return made
+
+    def left_since(self, account_id: UUID, since: float) -> bool:
+        """Whether the account may have moved to another cell after `since`, a time of the reactor."""
+        return self.hold is not None and self.hold.left_since(account_id, since)
 
     async def check_restored(self) -> None:
         """Whether it was restored while this process was running: then all mail is held, and erasures are applied again."""

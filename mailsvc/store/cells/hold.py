@@ -4,12 +4,16 @@ The process works on the cell's tables directly, so Citus does not know of its w
 Therefore the process holds the lock that Citus takes before the last changes are copied (`lock_shard_metadata`), in share mode, in a
 transaction of its own. When Citus waits for that lock, the pool lets go of all connections, and the lock is released. The next one is
 granted when the move has ended, on whatever node the cell is then. If the lock's connection is lost, so are the pool's, at once.
+
+An account that moves to another cell leaves while the lock is released, too. Work that began before may find nothing of it afterwards:
+`left_since` tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -35,6 +39,7 @@ WHERE d.schemaid = to_regnamespace(%s) HAVING count(*) > 0
 """
 # In a transaction of its own: only afterwards can a statement see what a move has changed. 5: ShareLock, 7: ExclusiveLock.
 LOCK, LOCK_ALONE = _LOCK.format(mode=5), _LOCK.format(mode=7)
+LEFT = "SELECT account_id FROM account_moves WHERE phase = 'left'"
 WAITED_FOR = """
 SELECT EXISTS (
     SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, classid, objid, objsubid)
@@ -45,18 +50,24 @@ SELECT EXISTS (
 
 @attrs.define(eq=False)
 class CellHold:
-    """Call `start` before the pool's, and `stop` after it. `on_move` is called after each move."""
+    """Call `start` before the pool's, and `stop` after it. `on_move` is called after each move.
+
+    `on_resume` is called before the pool has connections again: whatever is cached may have changed.
+    """
 
     log = Logger()
 
     pool: Pool
     reactor: Any = attrs.field(repr=False)
     on_move: list[Callable[[], object]] = attrs.field(factory=list)
+    on_resume: list[Callable[[], object]] = attrs.field(factory=list)
     node: Address | None = None
     moves: int = 0  # that this process has followed
     _connection: Connection | None = attrs.field(default=None, init=False)
     _running: bool = attrs.field(default=False, init=False)
     _following: bool = attrs.field(default=False, init=False)
+    _left: frozenset[UUID] = attrs.field(default=frozenset(), init=False)  # accounts that are in other cells
+    _resumed_at: float = attrs.field(default=0.0, init=False)
     _timer: Any = attrs.field(default=None, init=False)
     _backoff: Backoff = attrs.field(default=attrs.Factory(lambda self: Backoff(self.reactor, longest=2.0), takes_self=True), init=False)
 
@@ -69,6 +80,10 @@ class CellHold:
         self._running = True
         await self._take()
         self._check_later()
+
+    def left_since(self, account_id: UUID, since: float) -> bool:
+        """Whether the account may have left the cell after `since`, a time of the reactor."""
+        return since < self._resumed_at and account_id in self._left
 
     async def stop(self) -> None:
         self._running = False
@@ -88,6 +103,8 @@ class CellHold:
                 place = Place.of((await connection.execute(PLACE, (self.cell,))).rows[0])
                 if place.here:
                     await self._in_thread(attach, at(self.pool.dsn, place.node), self.cell)
+                    if self._following:  # otherwise the tables may not exist yet
+                        self._left = frozenset(row[0] for row in (await connection.execute(LEFT)).rows)
                     if connection.lost:  # meanwhile, and nobody was told
                         raise Unavailable("The connection with the lock of the cell was lost.")
                     self._connection, self.node = connection, place.node
@@ -142,6 +159,9 @@ class CellHold:
             self._following = False
         if self._connection is None:
             return
+        self._resumed_at = self.reactor.seconds()
+        for call in self.on_resume:
+            call()
         self.pool.resume()
         if self.node != before:
             self.log.info("the cell {cell} is on {node} now", cell=self.cell, node=str(self.node))

@@ -36,6 +36,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.people.residence import Residences, check_region
 from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.errors import Contention
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims import Queue
@@ -118,8 +119,11 @@ class Domains:
     # Reading
 
     async def find(self, account_id: UUID, name: str) -> Domain | None:
-        """An account's domain by its name in A-labels. Cached for at most two seconds."""
-        return await self._named.get((account_id, name), lambda: self._one(domains_sql.FIND, (account_id, name)))
+        """An account's domain by its name in A-labels. Cached for at most two seconds.
+
+        Raises Contention if the account has moved to another cell, so that its mail is not refused because its domains are there.
+        """
+        return await self._named.get((account_id, name), lambda: self._find(account_id, name))
 
     async def get(self, domain_id: UUID) -> Domain | None:
         """A domain regardless of account, for accepted mail. Cached for at most two seconds."""
@@ -346,6 +350,12 @@ class Domains:
 
     def now(self) -> datetime:
         return utc(self._clock)
+
+    async def _find(self, account_id: UUID, name: str) -> Domain | None:
+        found = await self._one(domains_sql.FIND, (account_id, name))
+        if found is None and await self._pool.rows(domains_sql.MOVED, (account_id,)):
+            raise Contention("40001", "The account has moved to another cell.")
+        return found
 
     async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:
         rows: Sequence[Row] = await self._pool.rows(sql, params)

@@ -92,6 +92,11 @@ class Notifications:
         if self._connection is not None:
             self._connection.abandon()
 
+    def missed(self) -> None:
+        """Call all listeners, because any channel may have been notified without this process having received it yet."""
+        self._received |= self._callbacks.keys()
+        self._call_back()
+
     async def stop(self) -> None:
         self._running = False
         self._backoff.wake()
@@ -183,8 +188,7 @@ class Notifications:
         await self._send_statements(connection, NOTIFY.prepare)
         if not connection.lost:
             self._backoff.reset()
-            self._received |= self._callbacks.keys()  # in case they were notified while there was no connection
-            self._call_back()
+            self.missed()
 
     def _connection_lost(self, connection: Connection) -> None:
         if connection is self._connection:
