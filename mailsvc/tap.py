@@ -375,7 +375,7 @@ class Daemon:
             domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, self.reports.store),
             events=events, audience=audience, broadcasts=self.broadcasts(), links=Links(self.fetcher, self.limits.message),
             inbox=self.sandbox_mail if settings.sandbox.listen else None, tracing=self.tracing,
-            limits=wiring.http_limits(http, settings.audience.import_size), left_since=self.database.left_since,
+            limits=wiring.http_limits(http, settings.audience.import_size), moved_to=self.database.moved_to,
             bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead), settings.audience, settings.broadcasts),
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",

@@ -22,14 +22,14 @@ from mailsvc.http.views import View
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
-from mailsvc.store.postgres.errors import Transient
+from mailsvc.store.postgres.errors import Contention, Transient
 
 log = Logger()
 
 
 def ok(request: Request, value: Mapping[str, object] | Sequence[object], status: int = 200) -> bytes:
-    if request.method == b"GET" and request.moved:
-        raise problem.unavailable()  # it may have found less than there is
+    if request.method == b"GET" and (moved := request.moved):
+        raise moved  # it may have found less than there is
     request.response_json = value
     return request.sized(status, orjson.dumps(value))
 
@@ -91,7 +91,10 @@ def collection(*fixed: str) -> Klein:
         return b""
 
     def failed(collection: Any, request: IRequest, failure: Failure) -> bytes:
-        return _problem(request, translated(failure))
+        wrong = translated(failure)
+        if isinstance(failure.value, Contention):
+            wrong = cast(Request, request).moved or wrong
+        return _problem(request, wrong)
 
     table: Sequence[tuple[type[Exception], Any]] = ((MethodNotAllowed, not_allowed), (HTTPException, not_found), (Exception, failed))
     for error, answered in table:

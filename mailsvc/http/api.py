@@ -16,7 +16,7 @@ from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.clock import unix
 from mailsvc.http import docs_site
 from mailsvc.http.fields import Bounds
-from mailsvc.http.gate import Gate, LeftSince, Limits, Networks, Uploader
+from mailsvc.http.gate import Gate, Limits, MovedTo, Networks, Uploader
 from mailsvc.http.openapi import Description, document
 from mailsvc.http.reading import Reader
 from mailsvc.http.request_log import Recorder
@@ -106,12 +106,12 @@ class Api:
     trusted: Networks = ()
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
     uploader: Uploader | None = None
-    left_since: LeftSince | None = None
+    moved_to: MovedTo | None = None
     tracing: Tracing | None = None
     pages: Mapping[str, Resource] = attrs.field(factory=dict)  # the dashboard, by the first segment of its paths
 
     def site(self) -> ApiSite:
-        gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed, self.uploader, self.left_since)
+        gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed, self.uploader, self.moved_to)
         unsubscribe = {} if self.broadcasts is None else {"unsubscribe": UnsubscribePage(self.broadcasts).app.resource()}
         confirm = {} if self.audience is None else {"confirm": ConfirmationPage(self.audience).app.resource()}
         pages = {**docs_site.pages(can_try=self.inbox is not None), **self.pages, **unsubscribe, **confirm}

@@ -19,7 +19,7 @@ from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.store.people.api_keys import Caller, Keys
 
 Networks = Collection[IPv4Network | IPv6Network]
-LeftSince = Callable[[UUID, float], bool]  # whether an account may have moved to another cell after a time of the reactor
+MovedTo = Callable[[UUID, float], str | None]  # the cell that an account may have moved to after a time of the reactor
 Uploader = Callable[[Headers, str], Awaitable[UUID | None]]  # the account of a page's session, from its headers and the client's address
 
 FORM = 1024 * 1024  # bytes of an upload besides the file
@@ -90,7 +90,7 @@ class Gate:
     budgets: Budgets
     well_formed: Callable[[str], bool]  # whether a text can be a key; others are never looked up
     uploader: Uploader | None = None  # who may upload a file on a page
-    left_since: LeftSince | None = None
+    moved_to: MovedTo | None = None
 
     async def admit(self, head: Head) -> Entry:
         """Count the request, check its key and its headers. Never raises a Problem: the entry has it."""

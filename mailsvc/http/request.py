@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.web import http, server
 
 from mailsvc.http.gate import Entry, Gate, Head, too_large
-from mailsvc.http.problem import JSON, Problem, no_endpoint, reason, unavailable
+from mailsvc.http.problem import JSON, Problem, moved_key, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
 from mailsvc.http.stream import CHUNK, Flow, chunks_of, in_file
 from mailsvc.runtime.budget import Hold
@@ -130,11 +130,13 @@ class Request(server.Request):
         return self.entry.caller
 
     @property
-    def moved(self) -> bool:
-        """Whether the account may have moved to another cell since the request began, so that nothing of it was found here."""
+    def moved(self) -> Problem | None:
+        """The answer if the account may have moved to another cell since the request began, so that nothing of it was found here."""
         gate: Gate = self.site.gate
-        known = self.entry is not None and self.entry.caller is not None
-        return known and gate.left_since is not None and gate.left_since(self.caller.account_id, self.started)
+        if self.entry is None or self.entry.caller is None or gate.moved_to is None:
+            return None
+        cell = gate.moved_to(self.entry.caller.account_id, self.started)
+        return None if cell is None else moved_key(cell)
 
     # The body
 
@@ -246,8 +248,8 @@ class Request(server.Request):
 
     def problem_body(self, problem: Problem) -> bytes:
         """Set the status and headers of `problem`, and return its body."""
-        if problem.status < 500 and self.moved:
-            problem = unavailable()  # when the client tries again, it is told where the account is
+        if problem.status < 500:
+            problem = self.moved or problem
         for name, value in problem.headers.items():
             self.setHeader(name, value)
         self.response_json = problem.json()

@@ -61,9 +61,9 @@ class Database:
             self.hold.on_resume.append(made.missed)
         return made
 
-    def left_since(self, account_id: UUID, since: float) -> bool:
-        """Whether the account may have moved to another cell after `since`, a time of the reactor."""
-        return self.hold is not None and self.hold.left_since(account_id, since)
+    def moved_to(self, account_id: UUID, since: float) -> str | None:
+        """The cell that the account may have moved to after `since`, a time of the reactor."""
+        return None if self.hold is None else self.hold.moved_to(account_id, since)
 
     async def check_restored(self) -> None:
         """Whether it was restored while this process was running: then all mail is held, and erasures are applied again."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
+import smtplib
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -26,7 +27,8 @@ from tests.chaos.cells import GAP, clustered
 from tests.chaos.citus_nodes import CellServer, Node
 from tests.chaos.experiments import CONNECTIONS, _all
 from tests.chaos.ground import Client, Figures, TimedSink, ground, in_background, sink, until
-from tests.end_to_end.rig import PROJECT, Answer, Daemon, check_invariants, rows
+from tests.end_to_end.relay_rig import connect
+from tests.end_to_end.rig import PROJECT, Answer, Daemon, check_invariants, free_port, rows
 
 ACCOUNT = "Shop"
 STEPS = ("begun", "recording", "copied", "paused", "drained", "locked", "staged", "leaving", "left")
@@ -54,10 +56,12 @@ class Scene:
     account: UUID
     client: Client
     waits: list[float] = attrs.field(factory=list)  # seconds for each request
+    submitted: int = 0  # emails over SMTP
+    refused: list[str] = attrs.field(factory=list)  # replies after which a client gives an email up
 
     @contextmanager
     def load(self, emails: int) -> Iterator[None]:
-        """Batches of five, at least until there are so many emails. Afterwards all of them have arrived."""
+        """Batches of five, at least until there are so many emails, and emails over SMTP. Afterwards all of them have arrived."""
         stop = threading.Event()
 
         def send() -> None:
@@ -69,13 +73,39 @@ class Scene:
                 self.waits.append(time.monotonic() - started)
                 stop.wait(GAP)
 
-        sending = in_background(send)
+        sending = [in_background(send), in_background(lambda: self._submit(stop))]
         until(lambda: len(self.client.ids) >= 20, 60, "the first emails")
         yield
         stop.set()
-        sending.join(120)
-        assert not sending.is_alive()
+        for each in sending:
+            each.join(120)
+            assert not each.is_alive()
+        assert self.refused == [] and self.submitted
         until(lambda: not self._missing(), 120, lambda: f"the arrival of {len(self._missing())} more")
+
+    def _submit(self, stop: threading.Event) -> None:
+        """Emails over SMTP, one after the other. After a temporary failure, each is sent again, if need be to the other cell."""
+        at, begun = 0, False
+        while begun or not stop.is_set():
+            with suppress(OSError, ValueError), connect(self.daemons[at], login=False) as session:
+                code, reply = self._login(session, self.daemons[at])
+                at = 1 - at if code == 454 else at
+                while code in (235, 250) and (begun or not stop.is_set()):
+                    begun = True
+                    code, reply = self.client.submit(session, f"s{self.submitted}@example.net", key=f"s/{self.submitted}")
+                    if code == 250:
+                        self.submitted, begun = self.submitted + 1, False
+                        stop.wait(GAP)
+                if code >= 500:
+                    self.refused.append(f"{code} {reply!r}")
+                    return
+            time.sleep(0.05)
+
+    def _login(self, session: smtplib.SMTP, daemon: Daemon) -> tuple[int, bytes]:
+        try:
+            return session.login(daemon.facts["smtp_username"], self.client.key)
+        except smtplib.SMTPAuthenticationError as failed:
+            return failed.smtp_code, bytes(failed.smtp_error)
 
     def accepts(self) -> None:
         sent = len(self.client.ids)
@@ -107,7 +137,8 @@ def scene() -> Iterator[Scene]:
         daemons = []
         for number, server in enumerate(servers):
             development = {"domain": f"cell{number}.example.com", "dev_file": str(here.folder / f"daemon{number}" / "dev.json")}
-            daemons.append(here.daemon({**_all(target.port), **server.settings, "development": development}))
+            relay = {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(here.folder / f"tls{number}")}
+            daemons.append(here.daemon({**_all(target.port), **server.settings, "development": development, "smtp": relay}))
         first = daemons[0]
         account = UUID(json.loads(first.command("account", "create", ACCOUNT, "--trusted", "--json"))["id"])
         first.command("domain", "add", "shop.example", "--account", ACCOUNT)

@@ -228,15 +228,16 @@ class Client:
             assert any(name.lower() == "retry-after" for name in answer.headers), answer
         return answer.status
 
-    def submit(self, session: smtplib.SMTP, to: str, size: int = 10) -> tuple[int, bytes]:
-        """Sends an email over an open SMTP session. Returns the deciding reply."""
+    def submit(self, session: smtplib.SMTP, to: str, size: int = 10, key: str | None = None) -> tuple[int, bytes]:
+        """Sends an email over an open SMTP session, with this idempotency key. Returns the deciding reply."""
         sender = f"shop@{self.domain}"
         session.rset()
         for code, reply in (session.mail(sender), session.rcpt(to)):
             if code != 250:
                 return code, reply
         text = "Thanks.  \r\n" * (size // 10)
-        code, reply = session.data(f"From: {sender}\r\nTo: {to}\r\nSubject: Order\r\n\r\n{text}")
+        once = "" if key is None else f"Idempotency-Key: {key}\r\n"
+        code, reply = session.data(f"{once}From: {sender}\r\nTo: {to}\r\nSubject: Order\r\n\r\n{text}")
         if code == 250:
             self.ids.append(reply.decode().rpartition(" ")[2])
         return code, reply

@@ -14,7 +14,7 @@ from tests.http.api_rig import GOOD, ApiRig
 def left(rig: ApiRig) -> set[UUID]:
     """The accounts that leave during each request."""
     accounts: set[UUID] = set()
-    rig.site.gate.left_since = lambda account_id, since: account_id in accounts and since <= rig.site.reactor.seconds()
+    rig.site.gate.moved_to = lambda account_id, since: "eu_1" if account_id in accounts and since <= rig.site.reactor.seconds() else None
     return accounts
 
 
@@ -28,14 +28,14 @@ def left(rig: ApiRig) -> set[UUID]:
         ("PATCH", f"/contacts/{UUID(int=1)}", {"first_name": "Ann"}, 404),
     ],
 )
-async def test_what_was_not_found_can_be_asked_for_again(
+async def test_what_was_not_found_is_in_the_other_cell(
     rig: ApiRig, left: set[UUID], method: str, path: str, body: object, status: int
 ) -> None:
     left.add(UUID(int=1))
     assert (await rig.request(method, path, body)).status == status
     left.add(rig.account_id)
     response = await rig.request(method, path, body)
-    assert response.status == 503 and "retry-after" in response.headers
+    assert response.status == 421 and response.headers["mailsvc-cell"] == "eu_1"
 
 
 @pytest_twisted.ensureDeferred
@@ -46,9 +46,12 @@ async def test_what_was_done_is_answered(rig: ApiRig, left: set[UUID]) -> None:
 
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize("phase", ["left", "arriving"])
-async def test_an_email_is_not_refused_because_its_domain_is_in_another_cell(rig: ApiRig, phase: str) -> None:
+async def test_an_email_is_not_refused_because_its_domain_is_in_another_cell(rig: ApiRig, left: set[UUID], phase: str) -> None:
     elsewhere = {**GOOD, "from": "shop@elsewhere.example"}
     assert (await rig.request("POST", "/emails", elsewhere)).status == 403
     insert = "INSERT INTO account_moves (account_id, phase, cell, begun_at) VALUES (%s, %s, 'eu_1', now())"
     await rig.pool.run(insert, (rig.account_id, phase))
-    assert (await rig.request("POST", "/emails", {**elsewhere, "from": "shop@other.example"})).status == 503
+    elsewhere["from"] = "shop@other.example"
+    assert (await rig.request("POST", "/emails", elsewhere)).status == 503
+    left.add(rig.account_id)
+    assert (await rig.request("POST", "/emails", elsewhere)).status == 421

@@ -6,12 +6,12 @@ transaction of its own. When Citus waits for that lock, the pool lets go of all 
 granted when the move has ended, on whatever node the cell is then. If the lock's connection is lost, so are the pool's, at once.
 
 An account that moves to another cell leaves while the lock is released, too. Work that began before may find nothing of it afterwards:
-`left_since` tells.
+`moved_to` tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +39,7 @@ WHERE d.schemaid = to_regnamespace(%s) HAVING count(*) > 0
 """
 # In a transaction of its own: only afterwards can a statement see what a move has changed. 5: ShareLock, 7: ExclusiveLock.
 LOCK, LOCK_ALONE = _LOCK.format(mode=5), _LOCK.format(mode=7)
-LEFT = "SELECT account_id FROM account_moves WHERE phase = 'left'"
+LEFT = "SELECT account_id, cell FROM account_moves WHERE phase = 'left'"
 WAITED_FOR = """
 SELECT EXISTS (
     SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, classid, objid, objsubid)
@@ -66,7 +66,7 @@ class CellHold:
     _connection: Connection | None = attrs.field(default=None, init=False)
     _running: bool = attrs.field(default=False, init=False)
     _following: bool = attrs.field(default=False, init=False)
-    _left: frozenset[UUID] = attrs.field(default=frozenset(), init=False)  # accounts that are in other cells
+    _left: Mapping[UUID, str] = attrs.field(factory=dict, init=False)  # accounts that have moved to other cells, and to which
     _resumed_at: float = attrs.field(default=0.0, init=False)
     _timer: Any = attrs.field(default=None, init=False)
     _backoff: Backoff = attrs.field(default=attrs.Factory(lambda self: Backoff(self.reactor, longest=2.0), takes_self=True), init=False)
@@ -81,9 +81,9 @@ class CellHold:
         await self._take()
         self._check_later()
 
-    def left_since(self, account_id: UUID, since: float) -> bool:
-        """Whether the account may have left the cell after `since`, a time of the reactor."""
-        return since < self._resumed_at and account_id in self._left
+    def moved_to(self, account_id: UUID, since: float) -> str | None:
+        """The cell that the account may have moved to after `since`, a time of the reactor."""
+        return self._left.get(account_id) if since < self._resumed_at else None
 
     async def stop(self) -> None:
         self._running = False
@@ -104,7 +104,7 @@ class CellHold:
                 if place.here:
                     await self._in_thread(attach, at(self.pool.dsn, place.node), self.cell)
                     if self._following:  # otherwise the tables may not exist yet
-                        self._left = frozenset(row[0] for row in (await connection.execute(LEFT)).rows)
+                        self._left = dict((await connection.execute(LEFT)).rows)
                     if connection.lost:  # meanwhile, and nobody was told
                         raise Unavailable("The connection with the lock of the cell was lost.")
                     self._connection, self.node = connection, place.node

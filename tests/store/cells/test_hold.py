@@ -9,7 +9,7 @@ from mailsvc.runtime.database import in_thread
 from mailsvc.store.cells.hold import CellHold
 from mailsvc.store.postgres.cells import directly
 from mailsvc.store.postgres.pool import Pool
-from tests.store.cells.accounts import RED, Cells
+from tests.store.cells.accounts import BLUE, RED, Cells
 from tests.store.fixtures import ACCOUNT, OTHER
 
 pytestmark = pytest.mark.cells
@@ -24,15 +24,15 @@ async def test_an_account_that_leaves_is_known_before_the_next_statement(cells: 
     await hold.start()
     try:
         await pool.start()
-        known: list[bool] = []
-        hold.on_resume.append(lambda: known.append(hold.left_since(ACCOUNT, before)))
+        known: list[str | None] = []
+        hold.on_resume.append(lambda: known.append(hold.moved_to(ACCOUNT, before)))
         before = reactor.seconds()
-        assert not hold.left_since(ACCOUNT, before)
+        assert hold.moved_to(ACCOUNT, before) is None
         await in_thread(reactor, cells.move)
         await pool.rows("SELECT 1")  # waits until the hold is taken again
-        assert known[-1:] == [True] and pool.connections
-        assert hold.left_since(ACCOUNT, before) and not hold.left_since(OTHER, before)
-        assert not hold.left_since(ACCOUNT, reactor.seconds()), "what begins now is told where the account is"
+        assert known[-1:] == [BLUE] and pool.connections
+        assert (hold.moved_to(ACCOUNT, before), hold.moved_to(OTHER, before)) == (BLUE, None)
+        assert hold.moved_to(ACCOUNT, reactor.seconds()) is None, "what begins now is told where the account is"
     finally:
         await pool.stop()
         await hold.stop()
