@@ -92,7 +92,7 @@ def collection(*fixed: str) -> Klein:
 
     def failed(collection: Any, request: IRequest, failure: Failure) -> bytes:
         wrong = translated(failure)
-        if isinstance(failure.value, Contention):
+        if isinstance(failure.value, Contention):  # nothing was done
             wrong = cast(Request, request).moved or wrong
         return _problem(request, wrong)
 

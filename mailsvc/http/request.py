@@ -131,7 +131,7 @@ class Request(server.Request):
 
     @property
     def moved(self) -> Problem | None:
-        """The answer if the account may have moved to another cell since the request began, so that nothing of it was found here."""
+        """The answer if the account may have moved to another cell since the request began: what was not found here may be there."""
         gate: Gate = self.site.gate
         if self.entry is None or self.entry.caller is None or gate.moved_to is None:
             return None

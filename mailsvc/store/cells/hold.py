@@ -5,8 +5,8 @@ Therefore the process holds the lock that Citus takes before the last changes ar
 transaction of its own. When Citus waits for that lock, the pool lets go of all connections, and the lock is released. The next one is
 granted when the move has ended, on whatever node the cell is then. If the lock's connection is lost, so are the pool's, at once.
 
-An account that moves to another cell leaves while the lock is released, too. Work that began before may find nothing of it afterwards:
-`moved_to` tells.
+An account that moves to another cell leaves while the lock is released, too. What began before may find nothing of it afterwards;
+`moved_to` says where it is.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Domains:
     async def find(self, account_id: UUID, name: str) -> Domain | None:
         """An account's domain by its name in A-labels. Cached for at most two seconds.
 
-        Raises Contention if the account has moved to another cell, so that its mail is not refused because its domains are there.
+        Raises Contention if it is not here because the account has left this cell, or is about to arrive: the mail can be sent again.
         """
         return await self._named.get((account_id, name), lambda: self._find(account_id, name))
 
@@ -354,7 +354,7 @@ class Domains:
     async def _find(self, account_id: UUID, name: str) -> Domain | None:
         found = await self._one(domains_sql.FIND, (account_id, name))
         if found is None and await self._pool.rows(domains_sql.MOVED, (account_id,)):
-            raise Contention("40001", "The account has moved to another cell.")
+            raise Contention("40001", "The account is in another cell.")
         return found
 
     async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:

@@ -34,7 +34,7 @@ DOMAIN = Columns.of(
 )
 _FROM = f"SELECT {DOMAIN} FROM domains WHERE "
 FIND = _FROM + "account_id = %s AND name = %s"
-# Of a domain that is not there: its account has left this cell, or is about to arrive here.
+# Whether the domains of an account are in another cell: it has left this one, or is about to arrive here.
 MOVED = "SELECT FROM account_moves WHERE account_id = %s AND phase IN ('left', 'arriving')"
 GET = _FROM + "id = %s"
 OWN = _FROM + "account_id = %s AND id = %s"
