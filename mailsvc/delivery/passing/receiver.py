@@ -31,6 +31,7 @@ class _Connection(Protocol):
         if not sockets.same_user(self.transport) or len(self._receiver.connections) >= _MOST:
             self.transport.abortConnection()
             return
+        self.transport.bufferSize = sockets.READ
         self._receiver.connections.add(self)
         self.tell(self._receiver.behind)
 

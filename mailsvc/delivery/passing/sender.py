@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 from typing import Any
@@ -37,6 +38,7 @@ class _Connection(Protocol):
         if not sockets.same_user(self.transport):
             self.transport.abortConnection()
             return
+        self.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sockets.BUFFER)
         self.transport.registerProducer(self, True)
         self._sender.opened(self._process, self)
 

@@ -16,6 +16,9 @@ from typing import Any
 from mailsvc.delivery.passing.frames import VERSION
 
 SUPPORTED = sys.platform == "linux"
+BUFFER = 4 << 20  # bytes that may wait in the socket, if the system allows so many (net.core.wmem_max)
+# Bytes read in one turn of the reactor. A turn takes long while there is much to do, and a message should not arrive after its claim.
+READ = 1 << 20
 _CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7), SO_PEERCRED)
 
 

@@ -247,6 +247,18 @@ async def test_a_batch_is_passed_on_whole(rig: Rig) -> None:
     assert [each.email_id for each in rig.kept] == [each.email_id for each in batch]
 
 
+@pytest_twisted.ensureDeferred
+async def test_messages_do_not_wait_for_many_turns_of_the_reactor(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    received = rig.delivering(2).received
+    await rig.connected()
+    turns: list[int] = []
+    monkeypatch.setattr(Receiver, "received", lambda _, frames: (turns.append(len(frames)), received(frames)))
+    for _ in range(40):
+        rig.sender.pass_on(passed(message=b"x" * 50_000))
+    await rig.until(lambda: len(rig.kept) == 40)
+    assert len(turns) <= 20  # Twisted writes 128 KiB in one
+
+
 @pytest.mark.parametrize("end", ["Server", "Client"])
 @pytest_twisted.ensureDeferred
 async def test_each_end_refuses_other_users(rig: Rig, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
