@@ -262,8 +262,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         assert self._exchange is not None
         exchange, finished = self._exchange
         try:
-            flushed = exchange.flush()
-            outcome = exchange.read()
+            outcome = exchange.read()  # this writes, too
+            flushed = outcome is not None or exchange.flush()
         except Broken as error:
             self._exchange = None
             finished.errback(error)
@@ -300,8 +300,11 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
     def doWrite(self) -> None:
         if self._exchange is not None:
             self._advance()
+        elif self._pollingD is not None:
+            super().doWrite()  # it is connecting
         else:
-            super().doWrite()
+            # The exchange ended in this iteration. A cursor may have begun a statement, whose result only the cursor may read.
+            self.reactor.removeWriter(self)
 
     def connectionLost(self, reason: object) -> None:
         if self._exchange is not None:

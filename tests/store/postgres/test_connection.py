@@ -1,0 +1,44 @@
+"""One connection and the reactor's events, in the orders that a busy process sees: reading and writing are reported together."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_twisted
+from twisted.internet.defer import Deferred
+
+from mailsvc.store.postgres.connection import Connection
+
+DEADLINE = 5.0  # seconds
+SLOW = "SELECT 1 FROM pg_sleep(0.05)"  # not answered before the reactor watches the socket
+
+
+def reactor() -> Any:
+    from twisted.internet import reactor
+
+    return reactor
+
+
+@pytest_twisted.async_yield_fixture
+async def connection(database: str) -> AsyncIterator[Connection]:
+    connection = await Connection.open(reactor(), database, "tests", lambda _: None)
+    yield connection
+    connection.abandon()
+
+
+def answered(connection: Connection) -> None:
+    """Wait for the server's answer while the reactor stands still."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    assert poll.poll(DEADLINE * 1000)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_statement_gets_its_result_when_the_socket_can_be_written_as_well(connection: Connection) -> None:
+    running = Deferred.fromCoroutine(connection.execute(SLOW))
+    answered(connection)
+    connection.doWrite()  # the writer was registered for the exchange before
+    result = await running.addTimeout(DEADLINE, reactor())
+    assert result.rows == [(1,)]
