@@ -262,7 +262,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         assert self._exchange is not None
         exchange, finished = self._exchange
         try:
-            outcome = exchange.read()  # this writes, too
+            outcome = exchange.read()  # this writes, too, so it comes first: the writer must not stay when everything has been sent
             flushed = outcome is not None or exchange.flush()
         except Broken as error:
             self._exchange = None
@@ -303,8 +303,10 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         elif self._pollingD is not None:
             super().doWrite()  # it is connecting
         else:
-            # The exchange ended in this iteration. A cursor may have begun a statement, whose result only the cursor may read.
+            # The exchange has ended in this iteration. If a cursor has begun a statement since, only the cursor may read its result.
             self.reactor.removeWriter(self)
+            for cursor in list(self._cursors):
+                cursor.continuePolling()
 
     def connectionLost(self, reason: object) -> None:
         if self._exchange is not None:

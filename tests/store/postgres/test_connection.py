@@ -1,4 +1,4 @@
-"""One connection and the reactor's events, in the orders that a busy process sees: reading and writing are reported together."""
+"""A connection whose socket can be read and written in the same turn of the reactor, as under load."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.store.postgres.connection import Connection
 
 DEADLINE = 5.0  # seconds
+LARGE = "x" * 3_000_000  # more than the socket takes at once
 SLOW = "SELECT 1 FROM pg_sleep(0.05)"  # not answered before the reactor watches the socket
 
 
@@ -39,6 +40,14 @@ def answered(connection: Connection) -> None:
 async def test_a_statement_gets_its_result_when_the_socket_can_be_written_as_well(connection: Connection) -> None:
     running = Deferred.fromCoroutine(connection.execute(SLOW))
     answered(connection)
-    connection.doWrite()  # the writer was registered for the exchange before
+    connection.doWrite()  # as the reactor does if the exchange before wanted to write
     result = await running.addTimeout(DEADLINE, reactor())
     assert result.rows == [(1,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_large_statement_is_sent_when_the_exchange_before_it_wanted_to_write(connection: Connection) -> None:
+    running = Deferred.fromCoroutine(connection.execute("SELECT length(%s)", (LARGE,)))
+    connection.doWrite()
+    result = await running.addTimeout(DEADLINE, reactor())
+    assert result.rows == [(len(LARGE),)]
