@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -257,6 +259,15 @@ async def test_messages_do_not_wait_for_many_turns_of_the_reactor(rig: Rig, monk
         rig.sender.pass_on(passed(message=b"x" * 50_000))
     await rig.until(lambda: len(rig.kept) == 40)
     assert len(turns) <= 20  # Twisted writes 128 KiB in one
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_socket_holds_as_much_as_the_system_allows(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    [connection] = rig.sender._connections.values()
+    allowed = int(Path("/proc/sys/net/core/wmem_max").read_text("ascii"))
+    assert connection.transport.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= min(sockets.BUFFER, allowed)
 
 
 @pytest.mark.parametrize("end", ["Server", "Client"])
