@@ -90,7 +90,7 @@ class FirstServer:
         assert command == "make run"
         with (self.folder / "printed").open("wb") as output:
             self.process = subprocess.Popen(
-                ["make", *INSTALLED, "run"],
+                ["env", "--default-signal=INT", "make", *INSTALLED, "run"],  # tests in the background of a shell ignore Ctrl+C
                 cwd=self.folder, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + seconds
