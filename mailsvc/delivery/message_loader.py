@@ -96,6 +96,24 @@ class LoadedMessage:
         return chain((self.signature,), body)
 
 
+@attrs.define(eq=False)
+class _Read:
+    """A large message that is signed: reading it also finds out whether it has bytes above 127. None: not known yet."""
+
+    body: Pieces
+    eight_bit: bool | None = None
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+    def __iter__(self) -> Iterator[bytes]:
+        found = False
+        for piece in self.body:
+            found = found or not piece.isascii()
+            yield piece
+        self.eight_bit = found
+
+
 class MessageLoader:
     """Loads and signs. `unload` a message when its attempt has ended."""
 
@@ -123,9 +141,13 @@ class MessageLoader:
         try:
             unwanted = await self._unwanted(transaction, stored) if stored is not None else {}
             new_signature = signature is None
+            read = body if isinstance(body, bytes) else _Read(body)
             if signature is None:
-                signature = await self._sign(transaction, body)
-            eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
+                signature = await self._sign(transaction, read)
+            if isinstance(read, bytes):
+                eight_bit = not read.isascii()
+            else:
+                eight_bit = await self._sending.eight_bit(read) if read.eight_bit is None else read.eight_bit
             broadcast = stored is not None and stored.broadcast_id is not None
             return LoadedMessage(body, signature, new_signature, size, eight_bit, envelope, unwanted, broadcast)
         except BaseException:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import attrs
+from stringzilla import find
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
@@ -85,7 +86,7 @@ class _Window:
         while at < len(self.message):
             if not self.start <= at < self.start + len(self.copy) - len(sub):
                 self.start, self.copy = at, self.message[at : at + _WINDOW + len(sub)]
-            found = self.copy.find(sub, at - self.start)
+            found: int = find(self.copy, sub, at - self.start)
             if found >= 0:
                 return self.start + found
             if self.start + len(self.copy) >= len(self.message):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 import attrs
+import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.admission.memory import MemoryBudget
@@ -83,12 +84,15 @@ class Large:
     signature: bytes | None = None
     within: bool = False  # a thread
     taken: int = 0
+    letter: bytes = b"x"
+    reads: int = 0
 
     def __len__(self) -> int:
         return len(MESSAGE) + self.pieces * SLICE
 
     def __iter__(self) -> Iterator[bytes]:
-        for piece in (MESSAGE, *[b"x" * (SLICE - 2) + b"\r\n"] * self.pieces):
+        self.reads += 1
+        for piece in (MESSAGE, *[self.letter * (SLICE - 2) + b"\r\n"] * self.pieces):
             self.taken += not self.within
             yield piece
 
@@ -118,6 +122,17 @@ def test_a_large_message_is_signed_and_scanned_in_threads() -> None:
         [loaded] = found
         assert not loaded.eight_bit and loaded.signature.startswith(b"DKIM-Signature:")
         assert large.taken == 0
+
+
+@pytest.mark.parametrize("signed_before", [False, True])
+@pytest.mark.parametrize("letter", [b"x", b"\xe4"])
+def test_a_large_message_is_read_once_before_it_is_sent(letter: bytes, signed_before: bool) -> None:
+    large = Large(signature=b"DKIM-Signature: 1\r\n" if signed_before else None, letter=letter)
+    found: list[LoadedMessage] = []
+    Deferred.fromCoroutine(large.loader().load(transaction())).addCallback(found.append)
+    [loaded] = found
+    assert loaded.eight_bit == (letter != b"x")
+    assert large.reads == 1
 
 
 @attrs.define

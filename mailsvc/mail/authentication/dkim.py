@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_der_private_key,
 )
+from stringzilla import find
 
 from mailsvc.mail.authentication import rsa_batch
 from mailsvc.mail.authentication.rsa_batch import BatchKey
@@ -165,7 +166,7 @@ def _hash(chunks: Iterable[bytes]) -> bytes:
 def _single_spaces(data: bytes) -> bytes:
     if b"\t" in data:
         data = data.replace(b"\t", b" ")
-    return _SPACES.sub(b" ", data) if b" " in data and b"  " in data else data
+    return _SPACES.sub(b" ", data) if find(data, b"  ") >= 0 else data
 
 
 def _slices(message: bytes, start: int) -> Iterator[bytes]:
@@ -183,7 +184,7 @@ def canonical_body(chunks: Iterable[bytes], *, relaxed: bool = True) -> Iterator
         piece = held + chunk
         if relaxed:
             piece = _single_spaces(piece)
-            if b" \r" in piece:
+            if find(piece, b" \r") >= 0:
                 piece = piece.replace(b" \r\n", b"\r\n")
         kept = _unfinished(piece, relaxed)
         held, piece = piece[len(piece) - kept :], piece[: len(piece) - kept]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
+from stringzilla import find
+
 from mailsvc.smtp.line_ends import LineEnds
 
 SLICE = 65536
@@ -92,7 +94,7 @@ class DotStuffer(Coding):
         # 5321 §4.5.2: a line that begins with a dot gets a second one. A piece may begin with the dot.
         begins_with_dot = self._at_line_start and piece[0] == 46
         self._at_line_start = piece[-1] == 10
-        stuffed = piece.replace(b"\r\n.", b"\r\n..") if b"." in piece else piece  # hot path: base64 has no dot
+        stuffed = piece.replace(b"\r\n.", b"\r\n..") if find(piece, b"\r\n.") >= 0 else piece
         return b"." + stuffed if begins_with_dot else stuffed
 
     def end(self) -> bytes:
