@@ -15,7 +15,7 @@ from mailsvc.delivery.transaction import Key
 from mailsvc.store.queue.holds import EVERYTHING
 
 _AT_ONCE = 500  # rows
-_EXPIRY_EVERY, _LOST_EVERY, _FORGET_EVERY = 10.0, 30.0, 3600.0  # seconds
+_EXPIRY_EVERY, _LOST_EVERY, _FILES_EVERY, _FORGET_EVERY = 10.0, 30.0, 30.0, 3600.0  # seconds
 
 
 class Chores:
@@ -46,6 +46,7 @@ class Chores:
         await self._do("deleting old holds", _FORGET_EVERY, self._forget_holds)
         await self._do("expiring mail", _EXPIRY_EVERY, self._expire)
         await self._do("looking for lost leases", _LOST_EVERY, self._find_lost)
+        await self._do("forgetting files of messages", _FILES_EVERY, self._leases.forget_files)
 
     async def _do(self, what: str, seconds: float, sweep: Callable[[], Awaitable[int]]) -> None:
         """Do a chore every `seconds`, or in the next round if it reached its limit. A failure does not stop the others."""

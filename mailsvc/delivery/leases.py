@@ -13,11 +13,13 @@ from uuid import UUID
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
-from mailsvc.delivery.passing.frames import Passed
 from mailsvc.delivery.tasks import Tasks
 from mailsvc.delivery.transaction import Key, Transaction
 from mailsvc.store.broadcasts.personal import PersonalEmail
 from mailsvc.store.mail.accept import NewEmail
+from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.spooled import Spooled
+from mailsvc.store.mail.values import in_memory
 from mailsvc.store.queue.claims import Claimed, Queue
 
 _WITH_CLAIM = 1 << 20  # bytes of messages that one claim may bring
@@ -47,9 +49,9 @@ class LeaseBook:
         self.add(transaction)
         transaction.personal = self._personal.pop(transaction.email_id, None)
         kept = self._recent.pop(transaction.email_id)
-        if kept is not None and self.memory.has_room(len(kept[0])):
+        if kept is not None and self.memory.has_room(in_memory(kept[0])):
             transaction.body, transaction.envelope = kept
-            transaction.charged = len(kept[0])
+            transaction.charged = in_memory(kept[0])
             self.memory.charge(transaction.charged)
 
     def remove(self, transaction: Transaction) -> None:
@@ -64,13 +66,18 @@ class LeaseBook:
         """Remember the message of an email that went to the queue, in case this process claims it."""
         self._recent.keep(email.email_id, email.message, email.envelope)
 
-    def keep_passed(self, passed: Passed) -> None:
+    def keep_passed(self, email_id: UUID, message: bytes | Spooled, envelope: StoredEnvelope) -> None:
         """The same for one that another process is about to put there."""
-        self._recent.keep(passed.email_id, passed.body, passed.envelope)
+        self._recent.keep(email_id, message, envelope)
 
     def forget_passed(self, email_id: UUID) -> None:
         """It may not be put there."""
         self._recent.pop(email_id)
+
+    async def forget_files(self) -> int:
+        """Those that nobody has claimed here between two calls."""
+        self._recent.forget_files()
+        return 0
 
     @property
     def claim_bytes(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
@@ -17,35 +16,16 @@ from mailsvc.mail.reply import Reply
 from mailsvc.runtime.budget import Hold
 from mailsvc.runtime.offload import InThread
 from mailsvc.smtp.server.replies import Refused
+from mailsvc.store.mail.spooled import PIECE, Spooled
 
 log = Logger()
 
 SPOOL_ABOVE = 256 * 1024  # bytes; a larger body goes to disk
-PIECE = 256 * 1024
 COPIES = 2  # of a large mail in memory while it is parsed and stored
 
 NO_ROOM = Reply(452, "Too much mail is being received, try again later", "4.3.1")
 DISK_FULL = Reply(452, "Insufficient system storage", "4.3.1")
 HEADER_TOO_BIG = Reply(552, f"The header is larger than {header.BLOCK_LIMIT // 1024} kB", "5.3.4")
-
-
-@attrs.define(eq=False)
-class Spooled:
-    """A message: `prefix`, then the received bytes from `start` on. The file disappears with its last reference."""
-
-    prefix: bytes
-    file: IO[bytes]
-    start: int
-    end: int
-    in_file = True
-
-    def __len__(self) -> int:
-        return len(self.prefix) + self.end - self.start
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self.prefix
-        for at in range(self.start, self.end, PIECE):
-            yield os.pread(self.file.fileno(), min(PIECE, self.end - at), at)
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ SWITCH_INTERVAL = 0.0005
 GROWTH = 16 * 1024 * 1024  # bytes the process must grow by before an extra collection
 # mallopt of glibc. Blocks from this size on are mapped individually and returned to the system when freed. By default the threshold grows
 # to 32 MB with the first large block that is freed, and the memory of a large mail stays with the thread that parsed it. Pieces of messages
-# are smaller: mapping 256 KiB for each costs 64 page faults.
+# are smaller: mapping 512 KiB for each costs 128 page faults.
 MMAP_THRESHOLD, MMAP_FROM = -3, 1024 * 1024
 TRIM_THRESHOLD, TRIM_FROM = -1, 4 * 1024 * 1024  # what a heap may have free at its end: a few pieces
 ARENA_MAX, ARENAS = -8, 2  # heaps shared by all threads, so that one can reuse what another has freed

@@ -9,7 +9,6 @@ import pytest
 
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
 from mailsvc.delivery.leases import LeaseBook
-from mailsvc.delivery.passing.frames import Passed
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.queue.claims import Claimed, Leased
 from tests.store.fixtures import ACCOUNT, NOW
@@ -28,7 +27,7 @@ def row(number: int, attempts: int = 0) -> Leased:
 
 def test_a_message_of_an_email_that_was_not_committed_is_forgotten() -> None:
     leases = book()
-    leases.keep_passed(Passed(UUID(int=1), EMPTY, b"x"))
+    leases.keep_passed(UUID(int=1), b"x", EMPTY)
     leases.forget_passed(UUID(int=1))
     leases.keep_claimed(Claimed([row(1)]))
     assert leases.claim_bytes > 0
@@ -39,7 +38,7 @@ def test_claims_bring_messages_unless_most_are_in_memory(here: int, brings: bool
     leases = book()
     assert leases.claim_bytes > 0
     for number in range(here):
-        leases.keep_passed(Passed(UUID(int=number), EMPTY, b"x"))
+        leases.keep_passed(UUID(int=number), b"x", EMPTY)
     leases.keep_claimed(Claimed([row(number) for number in range(4)]))
     assert (leases.claim_bytes > 0) is brings
 
@@ -47,7 +46,7 @@ def test_claims_bring_messages_unless_most_are_in_memory(here: int, brings: bool
 def test_mail_that_is_retried_does_not_count() -> None:
     """Claims never bring its messages."""
     leases = book()
-    leases.keep_passed(Passed(UUID(int=1), EMPTY, b"x"))
+    leases.keep_passed(UUID(int=1), b"x", EMPTY)
     leases.keep_claimed(Claimed([row(1), *(row(number, attempts=1) for number in range(2, 9))]))
     assert leases.claim_bytes == 0
     leases.keep_claimed(Claimed([row(10, attempts=1)]))

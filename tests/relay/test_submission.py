@@ -17,12 +17,12 @@ from twisted.internet.defer import Deferred
 from mailsvc.intake import AsReceived, Incoming
 from mailsvc.mail.address import Path
 from mailsvc.relay import spool
-from mailsvc.relay.spool import Spooled
 from mailsvc.relay.submission import stored_envelope
 from mailsvc.settings.plans import Exhausted, Period
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
 from mailsvc.smtp.server.session import Envelope, Recipient
 from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.spooled import PIECE, Spooled
 from mailsvc.store.mail.values import IN_FILE, in_memory
 from tests.relay.harness import ME, RelayRig
 
@@ -161,7 +161,7 @@ def test_a_large_mail_is_spooled_to_disk() -> None:
     message = content(rig.intake.emails[0]).message
     assert isinstance(message, Spooled) and len(message) == len(rig.intake.messages[0])
     assert in_memory(message) == len(message) // IN_FILE
-    assert rig.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= 256 * 1024
+    assert rig.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= PIECE
     assert rig.budget.used == 0
 
 

@@ -6,6 +6,10 @@ from collections import OrderedDict
 from uuid import UUID
 
 from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.spooled import Spooled
+from mailsvc.store.mail.values import in_memory
+
+_FILES = 32  # kept: each needs a descriptor
 
 
 class MemoryBudget:
@@ -32,29 +36,43 @@ class MemoryBudget:
 class RecentMessages:
     """Messages that were accepted here and then queued, or that a claim brought: whoever claims them need not read them back.
 
-    The oldest make room for new ones.
+    The oldest make room for new ones. Those in files are also forgotten soon, because they fill a disk.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
-        self._kept: OrderedDict[UUID, tuple[bytes, StoredEnvelope]] = OrderedDict()
+        self._kept: OrderedDict[UUID, tuple[bytes | Spooled, StoredEnvelope]] = OrderedDict()
+        self._files: dict[UUID, bool] = {}  # of those in files, whether they were there at the last look
 
     def __contains__(self, email_id: object) -> bool:
         return email_id in self._kept
 
     def keep(self, email_id: UUID, body: object, envelope: StoredEnvelope) -> None:
-        """Only if it is in one piece, and small."""
+        """Only if it is small, or in a file."""
         self.pop(email_id)
-        if isinstance(body, bytes) and len(body) <= self._limit // 8:
-            self._kept[email_id] = body, envelope
-            self._used += len(body)
-            while self._used > self._limit:
-                self._used -= len(self._kept.popitem(last=False)[1][0])
+        share = 4 if isinstance(body, Spooled) else 8
+        if not isinstance(body, bytes | Spooled) or in_memory(body) > self._limit // share:
+            return
+        self._kept[email_id] = body, envelope
+        self._used += in_memory(body)
+        if isinstance(body, Spooled):
+            self._files[email_id] = False
+        while self._used > self._limit:
+            self.pop(next(iter(self._kept)))
+        while len(self._files) > _FILES:
+            self.pop(next(iter(self._files)))
 
-    def pop(self, email_id: UUID) -> tuple[bytes, StoredEnvelope] | None:
+    def pop(self, email_id: UUID) -> tuple[bytes | Spooled, StoredEnvelope] | None:
         """The message and its stored envelope."""
         kept = self._kept.pop(email_id, None)
         if kept is not None:
-            self._used -= len(kept[0])
+            self._used -= in_memory(kept[0])
+            self._files.pop(email_id, None)
         return kept
+
+    def forget_files(self) -> None:
+        """Those that were already there at the last call."""
+        for email_id in [each for each, old in self._files.items() if old]:
+            self.pop(email_id)
+        self._files = dict.fromkeys(self._files, True)

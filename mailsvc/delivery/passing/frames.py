@@ -12,11 +12,14 @@ import orjson
 
 from mailsvc.store.mail.envelope import StoredEnvelope
 
-VERSION = 1  # of what is written; processes with different ones do not connect to each other
+VERSION = 2  # of what is written; processes with different ones do not connect to each other
 LARGEST = 256 * 1024  # bytes of a message that is passed on
-BEHIND, IN_TIME = b"1", b"0"  # from the process that delivers
-_HEAD = struct.Struct("!B16sII")  # its kind, the ID, and the lengths of the envelope, which is JSON or empty, and of the message
+BEHIND, IN_TIME, HAS_FILE = b"1", b"0", b"f"  # from the process that delivers; the last for each descriptor that has arrived
+FileId = tuple[int, int]  # its device, and its number there
+_HEAD = struct.Struct("!B16sII")  # its kind, the ID, and the lengths of the envelope, which is JSON or empty, and of what follows it
+_SECTION = struct.Struct("!QQQQ")  # of a file: its device, its number there, and where the section begins and ends
 _ENVELOPE = 1 << 20  # bytes
+_LARGEST = LARGEST + _SECTION.size  # bytes that follow the envelope
 
 
 class BadFrame(Exception):
@@ -24,7 +27,17 @@ class BadFrame(Exception):
 
 
 class _Kind(IntEnum):
-    MESSAGE, COMMITTED, DROPPED = range(3)
+    MESSAGE, COMMITTED, DROPPED, SECTION = range(4)
+
+
+@attrs.frozen
+class Section:
+    """A large message: `prefix`, then a section of a file, whose descriptor is passed beside the frame (unix(7), SCM_RIGHTS)."""
+
+    file: FileId
+    start: int
+    end: int
+    prefix: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -33,7 +46,7 @@ class Passed:
 
     email_id: UUID
     envelope: StoredEnvelope
-    body: bytes = attrs.field(repr=False)
+    body: bytes | Section = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -61,7 +74,12 @@ def written(frame: Frame) -> bytes:
             return _HEAD.pack(_Kind.DROPPED, email_id.bytes, 0, 0)
     stored = frame.envelope.stored()
     envelope = b"" if stored is None else orjson.dumps(stored)
-    return b"".join((_HEAD.pack(_Kind.MESSAGE, frame.email_id.bytes, len(envelope), len(frame.body)), envelope, frame.body))
+    kind, body = (_Kind.MESSAGE, frame.body) if isinstance(frame.body, bytes) else (_Kind.SECTION, _section(frame.body))
+    return b"".join((_HEAD.pack(kind, frame.email_id.bytes, len(envelope), len(body)), envelope, body))
+
+
+def _section(section: Section) -> bytes:
+    return _SECTION.pack(*section.file, section.start, section.end) + section.prefix
 
 
 @attrs.define(eq=False)
@@ -76,7 +94,7 @@ class FrameReader:
         at = 0
         while len(self._data) - at >= _HEAD.size:
             kind, email_id, envelope_size, body_size = _HEAD.unpack_from(self._data, at)
-            if envelope_size > _ENVELOPE or body_size > LARGEST:
+            if envelope_size > _ENVELOPE or body_size > _LARGEST:
                 raise BadFrame(f"A message of {envelope_size} and {body_size} bytes is too large.")
             body = at + _HEAD.size + envelope_size
             if len(self._data) < body + body_size:
@@ -90,11 +108,14 @@ def _frame(kind: int, email_id: UUID, envelope: bytearray, body: bytearray) -> F
     match kind:
         case _Kind.MESSAGE:
             return Passed(email_id, _envelope(envelope), bytes(body))
+        case _Kind.SECTION if len(body) >= _SECTION.size:
+            device, number, start, end = _SECTION.unpack_from(body)
+            return Passed(email_id, _envelope(envelope), Section((device, number), start, end, bytes(body[_SECTION.size :])))
         case _Kind.COMMITTED:
             return Committed(email_id)
         case _Kind.DROPPED:
             return Dropped(email_id)
-    raise BadFrame(f"There is no frame of kind {kind}.")
+    raise BadFrame(f"There is no such frame of kind {kind}.")
 
 
 def _envelope(data: bytearray) -> StoredEnvelope:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import os
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import attrs
 from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IFileDescriptorReceiver
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import BEHIND, IN_TIME, BadFrame, Committed, Dropped, Frame, FrameReader, Passed
+from mailsvc.delivery.passing.frames import (
+    BEHIND,
+    HAS_FILE,
+    IN_TIME,
+    BadFrame,
+    Committed,
+    Dropped,
+    FileId,
+    Frame,
+    FrameReader,
+    Passed,
+    Section,
+)
+from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.spooled import Spooled
 
 _MOST = 100  # connections
+_FILES = 16  # of one connection that wait for their frames
 
 
+@implementer(IFileDescriptorReceiver)
 class _Connection(Protocol):
     """From one process that accepts."""
 
@@ -26,6 +46,7 @@ class _Connection(Protocol):
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver, self._reader = receiver, FrameReader()
+        self._files: OrderedDict[FileId, IO[bytes]] = OrderedDict()
 
     def connectionMade(self) -> None:
         if not sockets.same_user(self.transport) or len(self._receiver.connections) >= _MOST:
@@ -44,10 +65,21 @@ class _Connection(Protocol):
             self.log.warn("a process passed on what cannot be read: {error}", error=str(error))
             self.transport.abortConnection()
             return
-        self._receiver.received(frames)
+        self._receiver.received(frames, self._files)
+
+    def fileDescriptorReceived(self, descriptor: int) -> None:
+        """Before the frame that it belongs to."""
+        file = os.fdopen(descriptor, "rb", buffering=0)
+        if self in self._receiver.connections:
+            found = os.fstat(descriptor)
+            self._files[found.st_dev, found.st_ino] = file
+            if len(self._files) > _FILES:
+                self._files.popitem(last=False)
+            self.transport.write(HAS_FILE)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._receiver.connections.discard(self)
+        self._files.clear()
 
     def tell(self, behind: bool) -> None:
         self.transport.write(BEHIND if behind else IN_TIME)
@@ -62,7 +94,7 @@ class Receiver:
 
     log = Logger()
 
-    keep: Callable[[Passed], None]
+    keep: Callable[[UUID, bytes | Spooled, StoredEnvelope], None]
     forget: Callable[[UUID], None]
     wake: Callable[[], None]
     behind: bool = attrs.field(default=False, init=False)
@@ -83,10 +115,12 @@ class Receiver:
         for connection in list(self.connections):
             connection.transport.abortConnection()
 
-    def received(self, frames: list[Frame]) -> None:
+    def received(self, frames: list[Frame], files: dict[FileId, IO[bytes]]) -> None:
         for frame in frames:
             if isinstance(frame, Passed):
-                self.keep(frame)
+                message = frame.body if isinstance(frame.body, bytes) else _opened(frame.body, files)
+                if message is not None:
+                    self.keep(frame.email_id, message, frame.envelope)
             elif isinstance(frame, Dropped):
                 self.forget(frame.email_id)
         if any(isinstance(frame, Committed) for frame in frames):
@@ -97,3 +131,9 @@ class Receiver:
         self.behind = behind
         for connection in self.connections:
             connection.tell(behind)
+
+
+def _opened(section: Section, files: dict[FileId, IO[bytes]]) -> Spooled | None:
+    """None if the system did not pass the file on: too many are open."""
+    file = files.pop(section.file, None)
+    return None if file is None else Spooled(section.prefix, file, section.start, section.end)

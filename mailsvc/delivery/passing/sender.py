@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import cycle
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import attrs
@@ -16,12 +18,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import BEHIND, LARGEST, Committed, Dropped, Frame, Passed, written
+from mailsvc.delivery.passing.frames import BEHIND, HAS_FILE, IN_TIME, LARGEST, Committed, Dropped, Frame, Passed, Section, written
+from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.queue.processes import Running
 
 _CONNECT = 5  # seconds
 _WAITING = 4 << 20  # bytes for one process that may wait to be written: a batch comes at once
+_FILES = 16  # whose descriptors may be on their way to one process
 
 
 class _Connection(Protocol):
@@ -33,6 +37,7 @@ class _Connection(Protocol):
         self._sender, self._process = sender, process
         self.behind = self._paused = False
         self._waiting = 0  # bytes since the transport paused
+        self._files: deque[IO[bytes]] = deque()  # open until the other process has their descriptors
 
     def connectionMade(self) -> None:
         if not sockets.same_user(self.transport):
@@ -43,18 +48,27 @@ class _Connection(Protocol):
         self._sender.opened(self._process, self)
 
     def dataReceived(self, data: bytes) -> None:
-        self.behind = data[-1:] == BEHIND
-        self._sender.changed()
+        for _ in range(min(data.count(HAS_FILE), len(self._files))):
+            self._files.popleft()
+        last = max(data.rfind(BEHIND), data.rfind(IN_TIME))
+        if last >= 0:
+            self.behind = data[last : last + 1] == BEHIND
+            self._sender.changed()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._files.clear()
         self._sender.lost(self._process)
 
     @property
     def full(self) -> bool:
         """It reads more slowly than this process accepts: what does not fit is not passed on."""
-        return self._waiting >= _WAITING
+        return self._waiting >= _WAITING or len(self._files) >= _FILES
 
-    def write(self, frame: Frame) -> None:
+    def write(self, frame: Frame, file: IO[bytes] | None = None) -> None:
+        """`file`: whose descriptor is passed on beside the frame."""
+        if file is not None:
+            self._files.append(file)
+            self.transport.sendFileDescriptor(file.fileno())
         data = written(frame)
         if self._paused:
             self._waiting += len(data)
@@ -110,14 +124,16 @@ class Sender:
 
         It is left to the queue if they are busy, or if the email must not be delivered from memory.
         """
-        if not self._connections or not isinstance(email.message, bytes) or len(email.message) > LARGEST:
+        message = email.message
+        if not self._connections or not isinstance(message, bytes | Spooled) or len(_in_memory(message)) > LARGEST:
             return
         if email.scheduled_at is not None or email.topic_id is not None or email.region != self._region:
             return
         connection = next(self._turns)
         if not connection.full:
             self._passed[email.email_id] = connection
-            connection.write(Passed(email.email_id, email.envelope, email.message))
+            in_file = message.file if isinstance(message, Spooled) else None
+            connection.write(Passed(email.email_id, email.envelope, message if isinstance(message, bytes) else _section(message)), in_file)
 
     def committed(self, email_id: UUID) -> None:
         connection = self._passed.pop(email_id, None)
@@ -154,3 +170,12 @@ class Sender:
         """Processes came or went."""
         looking = Deferred.fromCoroutine(self.look())
         looking.addErrback(lambda failure: self.log.info("looking for processes failed: {error}", error=failure.getErrorMessage()))
+
+
+def _in_memory(message: bytes | Spooled) -> bytes:
+    return message.prefix if isinstance(message, Spooled) else message
+
+
+def _section(message: Spooled) -> Section:
+    found = os.fstat(message.file.fileno())
+    return Section((found.st_dev, found.st_ino), message.start, message.end, message.prefix)

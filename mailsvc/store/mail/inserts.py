@@ -18,6 +18,7 @@ from mailsvc.store.encryption.body_cipher import OVERHEAD
 from mailsvc.store.events.event_data import Schedule
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import FAILURE, notify_bits
+from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.mail.values import NewEmail, Pieces
 from mailsvc.store.postgres.errors import DataRejected
 from mailsvc.store.postgres.prepared import Prepared
@@ -26,7 +27,6 @@ from mailsvc.store.sql import statement
 Hashes = Callable[[str], Mapping[int, bytes]]  # the keyed hashes of an address (store/privacy/keyed_hash)
 
 SHARDS = 16  # of the ledger, by account
-PIECE = 256 * 1024  # the maximum number of bytes in one row of messages
 STATEMENT = 512 * 1024  # about the maximum number of message bytes in one statement, to keep the reactor's turns short
 SMALL = 64 * 1024  # messages up to this size are written with their email, larger ones in separate pieces
 

@@ -28,7 +28,7 @@ SELECT m.piece, m.bytes, coalesce(e.encrypted, false) AND m.piece >= 0
 FROM messages m JOIN emails e ON e.account_id = m.account_id AND e.email_id = m.email_id
 WHERE m.account_id = %s AND m.email_id = %s ORDER BY m.piece
 """
-MAX_TOGETHER = 16  # first pieces read in one statement: 4 MB at most
+MAX_TOGETHER = 16  # first pieces read in one statement: 8 MB at most
 
 # Signatures and first pieces; most messages have no further ones.
 _HEADS = """

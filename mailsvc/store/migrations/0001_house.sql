@@ -93,7 +93,7 @@ CREATE TABLE emails (
     PRIMARY KEY (account_id, email_id)
 ) PARTITION BY RANGE (email_id);
 
--- The RFC 5322 bytes of an email in pieces of at most 256 kB, in order. Piece -1, when there is one, holds the
+-- The RFC 5322 bytes of an email in pieces of at most 512 kB, in order. Piece -1, when there is one, holds the
 -- DKIM-Signature fields of the first attempt; all attempts send piece -1 and then the others.
 CREATE TABLE messages (
     account_id   uuid NOT NULL,

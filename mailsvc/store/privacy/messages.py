@@ -20,7 +20,7 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 Key = Mapping[str, str]
 InThread = Callable[..., Awaitable[Any]]
 
-PIECES = 32  # of at most 256 kB, read at once
+PIECES = 16  # of at most 512 kB, read at once
 UNREADABLE = "messages.bytes (encrypted, without its key)"  # the place of messages that cannot be searched
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 

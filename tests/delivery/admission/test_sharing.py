@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,6 +15,8 @@ from mailsvc.delivery.admission.memory import RecentMessages
 from mailsvc.delivery.admission.slots import Slots
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.transaction import AccountTurns, Transaction, from_rows
+from mailsvc.store.mail.envelope import EMPTY
+from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.queue.claims import Leased
 from tests.delivery.fakes import number
 
@@ -166,3 +169,29 @@ def test_the_oldest_messages_make_room_for_new_ones() -> None:
     assert recent.pop(number(5)) is None
     recent.keep(number(5), b"y", {"smtputf8": True})
     assert recent.pop(number(5)) == (b"y", {"smtputf8": True})
+
+
+def test_recent_messages_in_files_are_few_and_are_forgotten_soon() -> None:
+    recent = RecentMessages(1 << 20)
+    messages = [Spooled(b"", io.BytesIO(), 0, 16 * 1000) for _ in range(40)]
+    for email, message in enumerate(messages):
+        recent.keep(number(email), message, EMPTY)
+    assert [number(email) in recent for email in range(40)] == [False] * 8 + [True] * 32
+    assert recent.pop(number(39)) == (messages[39], EMPTY)
+    recent.forget_files()
+    recent.keep(number(100), messages[0], EMPTY)
+    recent.keep(number(101), b"in memory", EMPTY)
+    recent.forget_files()
+    assert [each for each in (*range(40), 100, 101) if number(each) in recent] == [100, 101]
+    recent.forget_files()
+    assert [each for each in (100, 101) if number(each) in recent] == [101]
+
+
+def test_a_recent_message_in_a_file_counts_a_sixteenth() -> None:
+    recent = RecentMessages(800)
+    recent.keep(number(1), Spooled(b"", io.BytesIO(), 0, 16 * 200), EMPTY)
+    recent.keep(number(2), Spooled(b"", io.BytesIO(), 0, 16 * 201), EMPTY)
+    assert number(1) in recent and number(2) not in recent
+    for email in range(3, 10):
+        recent.keep(number(email), b"x" * 100, EMPTY)
+    assert number(1) not in recent and number(3) in recent

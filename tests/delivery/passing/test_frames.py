@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailsvc.delivery.passing.frames import LARGEST, BadFrame, Committed, Dropped, Frame, FrameReader, Passed, written
+from mailsvc.delivery.passing.frames import LARGEST, BadFrame, Committed, Dropped, Frame, FrameReader, Passed, Section, written
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 
 ENVELOPES = st.sampled_from([EMPTY, StoredEnvelope("ä@b.example", smtputf8=True, notify=("NEVER", None))])
-MESSAGES = st.builds(Passed, st.uuids(), ENVELOPES, st.binary(max_size=300))
+NUMBERS = st.integers(0, 2**64 - 1)
+SECTIONS = st.builds(Section, st.tuples(NUMBERS, NUMBERS), NUMBERS, NUMBERS, st.binary(max_size=300))
+MESSAGES = st.builds(Passed, st.uuids(), ENVELOPES, st.one_of(st.binary(max_size=300), SECTIONS))
 FRAMES = st.lists(st.one_of(MESSAGES, st.builds(Committed, st.uuids()), st.builds(Dropped, st.uuids())), max_size=5)
 
 
@@ -32,11 +34,12 @@ def test_frames_are_read_in_order(frames: list[Frame], cuts: list[int]) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        struct.pack("!B16sII", 0, bytes(16), 0, LARGEST + 1),
+        struct.pack("!B16sII", 0, bytes(16), 0, LARGEST + 33),
         struct.pack("!B16sII", 0, bytes(16), 1 << 21, 0),
         struct.pack("!B16sII", 0, bytes(16), 3, 0) + b"{]}",
         struct.pack("!B16sII", 0, bytes(16), 3, 0) + b"[1]",
-        struct.pack("!B16sII", 3, bytes(16), 0, 0),
+        struct.pack("!B16sII", 3, bytes(16), 0, 31) + bytes(31),
+        struct.pack("!B16sII", 4, bytes(16), 0, 0),
     ],
 )
 def test_what_nobody_would_write_is_refused(data: bytes) -> None:

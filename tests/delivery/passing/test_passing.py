@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,13 +14,16 @@ from uuid import UUID
 import attrs
 import pytest
 import pytest_twisted
+from twisted.internet import unix
 from twisted.internet.task import deferLater
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import LARGEST, Passed
+from mailsvc.delivery.passing.frames import LARGEST
 from mailsvc.delivery.passing.receiver import Receiver
-from mailsvc.delivery.passing.sender import _WAITING, Sender
+from mailsvc.delivery.passing.sender import _FILES, _WAITING, Sender
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.queue.processes import Running
 from tests.store.fixtures import email
@@ -32,6 +36,13 @@ def process(number: int, *roles: str, region: str = "eu", host: str = "here", pi
     return Running(number, host, number if pid is None else pid, region, roles, "", (), NOW)
 
 
+@attrs.frozen
+class Kept:
+    email_id: UUID
+    body: bytes | Spooled
+    envelope: StoredEnvelope
+
+
 @attrs.define
 class Rig:
     """A process that accepts, number 1, and the processes that deliver."""
@@ -40,7 +51,7 @@ class Rig:
     secret: bytes = attrs.field(factory=lambda: os.urandom(16))
     running: list[Running] = attrs.field(factory=lambda: [process(1, "smtp")])
     receivers: list[Receiver] = attrs.field(factory=list)
-    kept: list[Passed] = attrs.field(factory=list)
+    kept: list[Kept] = attrs.field(factory=list)
     forgotten: list[UUID] = attrs.field(factory=list)
     woken: int = 0
     behind: list[bool] = attrs.field(factory=list)
@@ -60,7 +71,7 @@ class Rig:
             self.woken += 1
 
         self.running.append(process(number, "delivery", **where))
-        receiver = Receiver(self.kept.append, self.forgotten.append, wake)
+        receiver = Receiver(lambda *kept: self.kept.append(Kept(*kept)), self.forgotten.append, wake)
         receiver.listen(self.reactor, self.address(number))
         self.receivers.append(receiver)
         return receiver
@@ -104,7 +115,57 @@ async def test_messages_reach_the_process_that_delivers(rig: Rig) -> None:
     rig.sender.pass_on(first)
     rig.sender.pass_on(second)
     await rig.until(lambda: len(rig.kept) == 2)
-    assert rig.kept == [Passed(each.email_id, each.envelope, bytes(each.message)) for each in (first, second)]
+    assert rig.kept == [Kept(each.email_id, bytes(each.message), each.envelope) for each in (first, second)]
+
+
+def in_file(body: bytes, prefix: bytes = b"Received: x\r\n") -> Spooled:
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed with its last reference)
+    file.write(b"skipped" + body + b"skipped")
+    return Spooled(prefix, file, 7, 7 + len(body))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_large_message_is_passed_on_as_its_file(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    large = in_file(b"x" * 700_000 + b"\r\n")
+    email = passed(message=large)
+    rig.sender.pass_on(passed())
+    rig.sender.pass_on(email)
+    rig.sender.pass_on(passed())
+    await rig.until(lambda: len(rig.kept) == 3)
+    kept = rig.kept[1]
+    assert isinstance(kept.body, Spooled) and b"".join(kept.body) == b"".join(large) and len(kept.body) == len(large)
+    assert (kept.email_id, kept.envelope) == (email.email_id, email.envelope)
+    assert kept.body.file.fileno() != large.file.fileno() and os.stat(kept.body.file.fileno()).st_nlink == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_stays_open_until_the_other_process_has_it(rig: Rig) -> None:
+    receiver = rig.delivering(2)
+    await rig.connected()
+    [connection] = receiver.connections
+    connection.transport.pauseProducing()
+    bodies = [b"%d" % number * 300_000 for number in range(_FILES + 3)]
+    for body in bodies:
+        rig.sender.pass_on(passed(message=in_file(body)))
+    [sending] = rig.sender._connections.values()
+    assert sending.full and len(sending._files) == _FILES
+    connection.transport.resumeProducing()
+    await rig.until(lambda: len(rig.kept) == _FILES and not sending._files)
+    assert [b"".join(kept.body) for kept in rig.kept] == [b"Received: x\r\n" + body for body in bodies[:_FILES]]
+    assert not sending.full and not connection._files
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_whose_file_does_not_arrive_is_not_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    monkeypatch.setattr(unix.Client, "sendFileDescriptor", lambda *_: None)
+    rig.sender.pass_on(passed(message=in_file(b"x" * 300_000)))
+    rig.sender.pass_on(last := passed())
+    await rig.until(lambda: bool(rig.kept))
+    assert [each.email_id for each in rig.kept] == [last.email_id]
 
 
 @pytest_twisted.ensureDeferred
@@ -149,11 +210,11 @@ async def test_several_processes_get_messages_in_turn(rig: Rig) -> None:
         rig.delivering(number)
     await rig.connected(2)
     for receiver in rig.receivers:
-        receiver.keep = lambda each, receiver=receiver: rig.kept.append((receiver, each.email_id))  # type: ignore[misc]
+        receiver.keep = lambda *_, receiver=receiver: rig.kept.append(receiver)  # type: ignore[misc]
     for _ in range(4):
         rig.sender.pass_on(passed())
     await rig.until(lambda: len(rig.kept) == 4)
-    assert {sum(receiver is each for receiver, _ in rig.kept) for each in rig.receivers} == {2}  # type: ignore[misc]
+    assert {sum(receiver is each for receiver in rig.kept) for each in rig.receivers} == {2}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +315,7 @@ async def test_messages_do_not_wait_for_many_turns_of_the_reactor(rig: Rig, monk
     received = rig.delivering(2).received
     await rig.connected()
     turns: list[int] = []
-    monkeypatch.setattr(Receiver, "received", lambda _, frames: (turns.append(len(frames)), received(frames)))
+    monkeypatch.setattr(Receiver, "received", lambda _, frames, files: (turns.append(len(frames)), received(frames, files)))
     for _ in range(40):
         rig.sender.pass_on(passed(message=b"x" * 50_000))
     await rig.until(lambda: len(rig.kept) == 40)

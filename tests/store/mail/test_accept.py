@@ -16,6 +16,7 @@ from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, M
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.inserts import SMALL
 from mailsvc.store.mail.messages import InPieces
+from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, email, keyed, together
@@ -77,7 +78,7 @@ async def test_messages_are_stored_byte_for_byte(store: StoreRig, message: bytes
 class Spooled:
     """A message that comes in chunks of any size."""
 
-    chunks = (b"a" * 10, b"b" * 300_000, b"c" * 256 * 1024)
+    chunks = (b"a" * 10, b"b" * 600_000, b"c" * 512 * 1024)
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))
@@ -91,7 +92,7 @@ async def test_large_messages_are_stored_in_pieces(store: StoreRig) -> None:
     mail = email(message=Spooled())
     await store.accept(mail, email())
     sizes = await store.pool.rows("SELECT length(bytes) FROM messages WHERE email_id = %s ORDER BY piece", (mail.email_id,))
-    assert max(size for (size,) in sizes) <= 256 * 1024
+    assert max(size for (size,) in sizes) <= PIECE
     stored = await store.messages.load(ACCOUNT, mail.email_id)
     assert stored is not None and stored.body == b"".join(Spooled.chunks)
     sizes: list[int] = []
@@ -103,7 +104,7 @@ async def test_large_messages_are_stored_in_pieces(store: StoreRig) -> None:
     assert sizes == [len(mail.message)]
     assert pieces is not None and b"".join(pieces.body) == stored.body  # type: ignore[arg-type]
     assert len(pieces.body) == len(stored.body)
-    assert max(len(piece) for piece in pieces.body) <= 256 * 1024  # type: ignore[arg-type]
+    assert max(len(piece) for piece in pieces.body) <= PIECE  # type: ignore[arg-type]
 
 
 @pytest_twisted.ensureDeferred
