@@ -14,7 +14,7 @@ from mailsvc.store.mail.envelope import StoredEnvelope
 
 VERSION = 2  # of what is written; processes with different ones do not connect to each other
 LARGEST = 256 * 1024  # bytes of a message that is passed on
-BEHIND, IN_TIME, HAS_FILE = b"1", b"0", b"f"  # from the process that delivers; the last for each descriptor that has arrived
+BEHIND, IN_TIME, FILE_READ = b"1", b"0", b"f"  # from the process that delivers; the last for each section
 FileId = tuple[int, int]  # its device, and its number there
 _HEAD = struct.Struct("!B16sII")  # its kind, the ID, and the lengths of the envelope, which is JSON or empty, and of what follows it
 _SECTION = struct.Struct("!QQQQ")  # of a file: its device, its number there, and where the section begins and ends

@@ -19,7 +19,7 @@ from zope.interface import implementer
 from mailsvc.delivery.passing import sockets
 from mailsvc.delivery.passing.frames import (
     BEHIND,
-    HAS_FILE,
+    FILE_READ,
     IN_TIME,
     BadFrame,
     Committed,
@@ -65,6 +65,9 @@ class _Connection(Protocol):
             self.log.warn("a process passed on what cannot be read: {error}", error=str(error))
             self.transport.abortConnection()
             return
+        in_files = sum(isinstance(frame, Passed) and isinstance(frame.body, Section) for frame in frames)
+        if in_files:
+            self.transport.write(FILE_READ * in_files)
         self._receiver.received(frames, self._files)
 
     def fileDescriptorReceived(self, descriptor: int) -> None:
@@ -75,7 +78,6 @@ class _Connection(Protocol):
             self._files[found.st_dev, found.st_ino] = file
             if len(self._files) > _FILES:
                 self._files.popitem(last=False)
-            self.transport.write(HAS_FILE)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._receiver.connections.discard(self)

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import BEHIND, HAS_FILE, IN_TIME, LARGEST, Committed, Dropped, Frame, Passed, Section, written
+from mailsvc.delivery.passing.frames import BEHIND, FILE_READ, IN_TIME, LARGEST, Committed, Dropped, Frame, Passed, Section, written
 from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.queue.processes import Running
@@ -37,7 +37,7 @@ class _Connection(Protocol):
         self._sender, self._process = sender, process
         self.behind = self._paused = False
         self._waiting = 0  # bytes since the transport paused
-        self._files: deque[IO[bytes]] = deque()  # open until the other process has their descriptors
+        self._files: deque[IO[bytes]] = deque()  # open until the other process has read the frame
 
     def connectionMade(self) -> None:
         if not sockets.same_user(self.transport):
@@ -48,7 +48,7 @@ class _Connection(Protocol):
         self._sender.opened(self._process, self)
 
     def dataReceived(self, data: bytes) -> None:
-        for _ in range(min(data.count(HAS_FILE), len(self._files))):
+        for _ in range(min(data.count(FILE_READ), len(self._files))):
             self._files.popleft()
         last = max(data.rfind(BEHIND), data.rfind(IN_TIME))
         if last >= 0:
