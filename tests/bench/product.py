@@ -32,13 +32,14 @@ EQUAL: Sequence[Sequence[str]] = ((), ())
 @attrs.define
 class Product:
     """`roles`: those of each process; all that accept mail share the ports. Signs with RSA only, like the peer, unless `dual`. `encrypted`:
-    messages are stored encrypted."""
+    messages are stored encrypted. `make`: the class of its processes."""
 
     folder: Path
     sink: int
     roles: Sequence[Sequence[str]] = ((),)
     dual: bool = False
     encrypted: bool = False
+    make: type[Shared] = Shared
     sockets: Sequence[socket.socket] = attrs.field(factory=lambda: [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in "ab"])
     daemons: list[Daemon] = attrs.field(factory=list)
     key: str = ""  # the ID of the API key for clients without a login
@@ -106,7 +107,7 @@ class Product:
         if roles:
             changes[""] = {"roles": list(roles)}
         port, handed = self.sockets[0].getsockname()[1], tuple(each.fileno() for each in self.sockets)
-        daemon = Shared(folder, self.postgres.dsn(), changes, port=port if accepts else free_port(), sockets=handed)
+        daemon = self.make(folder, self.postgres.dsn(), changes, port=port if accepts else free_port(), sockets=handed)
         if not number:
             [self.key] = keys_before_the_start(daemon, "of this machine")
         if accepts:

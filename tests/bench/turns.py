@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 from twisted.scripts import twistd
 
-from tests.end_to_end import rig
+from tests.end_to_end.shared_sockets import Shared
 
 LONG = 0.01  # seconds
 LOOK_EVERY = 0.004
@@ -169,7 +169,7 @@ def _stack(frame: FrameType | None) -> str:
     return " < ".join(frames)
 
 
-class Watched(rig.Daemon):
+class Watched(Shared):
     """A daemon whose reactor is measured."""
 
     @property

@@ -10,6 +10,8 @@ from zope.interface import implementer
 from mailsvc.smtp.client.dot_stuffing import Coding, slices
 from mailsvc.smtp.writing import write
 
+AT_ONCE = 512 * 1024  # bytes that are sent in one turn of the reactor, however fast the server reads: about half a millisecond
+
 
 @implementer(IPushProducer)
 class MessageWriter:
@@ -38,6 +40,7 @@ class MessageWriter:
         self._failed = failed
         self._registered = False
         self._paused = False
+        self._at_once = 0  # bytes in this turn
         self._writing = False
         self._done = False
 
@@ -58,7 +61,7 @@ class MessageWriter:
         self._paused = False
         if self._writing or self._done:
             return
-        self._writing = True
+        self._writing, self._at_once = True, 0
         try:
             while not self._paused and not self._done:
                 self._write_slice()
@@ -88,5 +91,9 @@ class MessageWriter:
             self._transport.registerProducer(self, True)
             if self._done:
                 return
-        write(self._transport, data)
+        self._at_once += len(data)
+        if self._at_once <= AT_ONCE:
+            write(self._transport, data)
+        else:  # the transport keeps it and pauses this producer
+            self._transport.write(data)
         self._slice_written(len(data))
