@@ -54,7 +54,7 @@ def switched_on(daemon: Daemon, database: str) -> str:
 @pytest.mark.slow
 def test_it_is_delivered_and_shown_and_survives_a_kill_and_a_lost_key(tmp_path: Path, database: str, sink: Sink) -> None:  # noqa: F811
     daemon = prepared(tmp_path / "here", database, sink)
-    file = base64.b64encode(CANARY.encode() * 60_000).decode()
+    file = base64.b64encode(CANARY.encode() * 120_000).decode()
     with running(daemon):
         account = switched_on(daemon, database)
         sent = send(daemon, "large@else.example", attachments=[{"filename": "a.txt", "content": file}])["id"]
