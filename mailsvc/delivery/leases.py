@@ -63,8 +63,9 @@ class LeaseBook:
     # Messages
 
     def keep(self, email: NewEmail) -> None:
-        """Remember the message of an email that went to the queue, in case this process claims it."""
-        self._recent.keep(email.email_id, email.message, email.envelope)
+        """Remember the message of an email that went to the queue, in case this process claims it. A file is not encrypted."""
+        if not (email.encrypted and isinstance(email.message, Spooled)):
+            self._recent.keep(email.email_id, email.message, email.envelope)
 
     def keep_passed(self, email_id: UUID, message: bytes | Spooled, envelope: StoredEnvelope) -> None:
         """The same for one that another process is about to put there."""
@@ -108,7 +109,8 @@ class LeaseBook:
 
             await pace.keep_trying(self._clock, "giving leases back", release)
             for transaction in found:
-                self._recent.keep(transaction.email_id, transaction.body, transaction.envelope)
+                if isinstance(transaction.body, bytes):
+                    self._recent.keep(transaction.email_id, transaction.body, transaction.envelope)
                 self.remove(transaction)
         if transactions and destination is not None:
             self._wake()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 from uuid import UUID
 
+import attrs
 import pytest
 
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.store.mail.envelope import EMPTY
+from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.queue.claims import Claimed, Leased
-from tests.store.fixtures import ACCOUNT, NOW
+from tests.store.fixtures import ACCOUNT, NOW, email
 
 DOMAIN = UUID(int=7)
 
@@ -51,3 +54,12 @@ def test_mail_that_is_retried_does_not_count() -> None:
     assert leases.claim_bytes == 0
     leases.keep_claimed(Claimed([row(10, attempts=1)]))
     assert leases.claim_bytes == 0
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("message", [b"x", Spooled(b"", io.BytesIO(), 0, 1000)], ids=["in memory", "in a file"])
+def test_the_file_of_a_message_that_is_stored_encrypted_is_not_kept(message: bytes | Spooled, encrypted: bool) -> None:
+    leases = book()
+    accepted = attrs.evolve(email(), message=message, encrypted=encrypted)
+    leases.keep(accepted)
+    assert (accepted.email_id in leases._recent) is (message == b"x" or not encrypted)

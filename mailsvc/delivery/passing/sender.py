@@ -129,6 +129,8 @@ class Sender:
             return
         if email.scheduled_at is not None or email.topic_id is not None or email.region != self._region:
             return
+        if email.encrypted and isinstance(message, Spooled):  # the file is not, and would stay longer on the disk
+            return
         connection = next(self._turns)
         if not connection.full:
             self._passed[email.email_id] = connection

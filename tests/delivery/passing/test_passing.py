@@ -141,6 +141,16 @@ async def test_a_large_message_is_passed_on_as_its_file(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_file_of_a_message_that_is_stored_encrypted_is_not_passed_on(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    rig.sender.pass_on(passed(message=in_file(b"x" * 300_000), encrypted=True))
+    rig.sender.pass_on(small := passed(encrypted=True))
+    await rig.until(lambda: bool(rig.kept))
+    assert [each.email_id for each in rig.kept] == [small.email_id]
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_file_stays_open_until_the_other_process_has_it(rig: Rig) -> None:
     receiver = rig.delivering(2)
     await rig.connected()
