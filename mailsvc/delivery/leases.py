@@ -63,8 +63,8 @@ class LeaseBook:
     # Messages
 
     def keep(self, email: NewEmail) -> None:
-        """Remember the message of an email that went to the queue, in case this process claims it. A file is not encrypted."""
-        if not (email.encrypted and isinstance(email.message, Spooled)):
+        """Remember the message of an email that went to the queue, if it is in memory, in case this process claims it."""
+        if isinstance(email.message, bytes):
             self._recent.keep(email.email_id, email.message, email.envelope)
 
     def keep_passed(self, email_id: UUID, message: bytes | Spooled, envelope: StoredEnvelope) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import attrs
 import pytest
+import pytest_twisted
 
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
 from mailsvc.delivery.leases import LeaseBook
@@ -56,10 +57,18 @@ def test_mail_that_is_retried_does_not_count() -> None:
     assert leases.claim_bytes == 0
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-@pytest.mark.parametrize("message", [b"x", Spooled(b"", io.BytesIO(), 0, 1000)], ids=["in memory", "in a file"])
-def test_the_file_of_a_message_that_is_stored_encrypted_is_not_kept(message: bytes | Spooled, encrypted: bool) -> None:
+@pytest.mark.parametrize(("message", "kept"), [(b"x", True), (Spooled(b"", io.BytesIO(), 0, 1000), False)])
+def test_messages_that_were_accepted_here_are_kept_if_they_are_in_memory(message: bytes | Spooled, kept: bool) -> None:
     leases = book()
-    accepted = attrs.evolve(email(), message=message, encrypted=encrypted)
-    leases.keep(accepted)
-    assert (accepted.email_id in leases._recent) is (message == b"x" or not encrypted)
+    leases.keep(accepted := attrs.evolve(email(), message=message))
+    assert (accepted.email_id in leases._recent) is kept
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_is_not_claimed_is_forgotten() -> None:
+    leases = book()
+    leases.keep_passed(UUID(int=1), Spooled(b"", io.BytesIO(), 0, 1000), EMPTY)
+    await leases.forget_files()
+    assert UUID(int=1) in leases._recent
+    await leases.forget_files()
+    assert UUID(int=1) not in leases._recent

@@ -1,3 +1,5 @@
+"""Bare CRs and LFs are found wherever they are."""
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -48,11 +48,11 @@ class RecentMessages:
     def __contains__(self, email_id: object) -> bool:
         return email_id in self._kept
 
-    def keep(self, email_id: UUID, body: object, envelope: StoredEnvelope) -> None:
+    def keep(self, email_id: UUID, body: bytes | Spooled, envelope: StoredEnvelope) -> None:
         """Only if it is small, or in a file."""
         self.pop(email_id)
         share = 4 if isinstance(body, Spooled) else 8
-        if not isinstance(body, bytes | Spooled) or in_memory(body) > self._limit // share:
+        if in_memory(body) > self._limit // share:
             return
         self._kept[email_id] = body, envelope
         self._used += in_memory(body)

@@ -14,7 +14,7 @@ from mailsvc.store.mail.envelope import StoredEnvelope
 
 VERSION = 2  # of what is written; processes with different ones do not connect to each other
 LARGEST = 256 * 1024  # bytes of a message that is passed on
-BEHIND, IN_TIME, FILE_READ = b"1", b"0", b"f"  # from the process that delivers; the last for each section
+BEHIND, IN_TIME, FILE_READ = b"1", b"0", b"f"  # from the process that delivers; FILE_READ after each frame with a section
 FileId = tuple[int, int]  # its device, and its number there
 _HEAD = struct.Struct("!B16sII")  # its kind, the ID, and the lengths of the envelope, which is JSON or empty, and of what follows it
 _SECTION = struct.Struct("!QQQQ")  # of a file: its device, its number there, and where the section begins and ends
@@ -115,7 +115,7 @@ def _frame(kind: int, email_id: UUID, envelope: bytearray, body: bytearray) -> F
             return Committed(email_id)
         case _Kind.DROPPED:
             return Dropped(email_id)
-    raise BadFrame(f"There is no such frame of kind {kind}.")
+    raise BadFrame(f"A frame of kind {kind} cannot be read.")
 
 
 def _envelope(data: bytearray) -> StoredEnvelope:

@@ -1,4 +1,4 @@
-"""A large message that has just been accepted: its bytes are still in the file that they arrived in. Postgres has them as well."""
+"""A large message that has just been accepted: its bytes are still in the file that they arrived in. Postgres stores them as well."""
 
 from __future__ import annotations
 

@@ -80,6 +80,14 @@ class Rig:
         await self.sender.look()
         await self.until(lambda: len(self.sender._connections) == count and len(self.behind) >= count)
 
+    async def not_reading(self) -> Any:
+        """The connection of a process that delivers and does not read what is passed on."""
+        receiver = self.delivering(2)
+        await self.connected()
+        [connection] = receiver.connections
+        connection.transport.pauseProducing()
+        return connection
+
     async def until(self, holds: Callable[[], bool]) -> None:
         for _ in range(500):
             if holds():
@@ -152,10 +160,7 @@ async def test_the_file_of_a_message_that_is_stored_encrypted_is_not_passed_on(r
 
 @pytest_twisted.ensureDeferred
 async def test_a_file_stays_open_until_the_other_process_has_it(rig: Rig) -> None:
-    receiver = rig.delivering(2)
-    await rig.connected()
-    [connection] = receiver.connections
-    connection.transport.pauseProducing()
+    connection = await rig.not_reading()
     bodies = [b"%d" % number * 300_000 for number in range(_FILES + 3)]
     for body in bodies:
         rig.sender.pass_on(passed(message=in_file(body)))
@@ -297,10 +302,7 @@ async def test_accepting_is_told_when_all_that_deliver_are_behind(rig: Rig) -> N
 
 @pytest_twisted.ensureDeferred
 async def test_a_process_that_does_not_read_holds_nobody_up(rig: Rig) -> None:
-    receiver = rig.delivering(2)
-    await rig.connected()
-    [connection] = receiver.connections
-    connection.transport.pauseProducing()
+    connection = await rig.not_reading()
     for _ in range(100):
         rig.sender.pass_on(passed(message=b"x" * LARGEST))
     [full] = rig.sender._connections.values()

@@ -48,3 +48,4 @@ def test_a_turn_is_short_even_if_the_server_takes_everything() -> None:
         turns += 1
     assert connection.taken == b"BDAT\r\n" + message
     assert turns <= 2 + len(message) // AT_ONCE
+    connection.socket.close()
