@@ -8,7 +8,6 @@ from typing import Any, cast
 from uuid import uuid4
 
 import orjson
-from klein import Klein
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
@@ -16,6 +15,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import BaseConverter
 
 from mailsvc.http import problem
+from mailsvc.http.fixed_routes import Collection
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 from mailsvc.http.views import View
@@ -65,13 +65,13 @@ def translated(failure: Failure) -> Problem:
     return problem.unexpected(error_id)
 
 
-def collection(*fixed: str) -> Klein:
+def collection(*fixed: str) -> Collection:
     """A Klein app with the errors that all collections share.
 
     `fixed` are path segments with routes of their own. A placeholder such as `<id>` never matches them, so the `Allow` header of
     `/emails/batch` does not list the methods of `/emails/<id>`.
     """
-    app = Klein()
+    app = Collection()
     app.url_map.merge_slashes = False
     if fixed:
         excluded = "|".join(map(re.escape, fixed))

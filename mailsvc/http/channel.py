@@ -6,9 +6,10 @@ disconnected. A refused body is read and discarded for a while, so that its clie
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web import http
@@ -16,6 +17,7 @@ from twisted.web.http_headers import Headers
 
 from mailsvc.http.problem import Problem, invalid, reason, unavailable
 from mailsvc.http.request import Request
+from mailsvc.net.writing import write
 
 LENGTH_LINE_MAX = 1000
 PIPELINED_AT_ONCE = 10  # requests of one connection that are answered in a row
@@ -36,6 +38,8 @@ class Channel(http.HTTPChannel):
     _paced = 0  # bytes since the last check of the speed
     _lingering: IDelayedCall | None = None
     _last: IDelayedCall | None = None
+    _header = b""  # of the response, until its body follows or it ends
+    _host: IAddress | None = None
     _untaken: Request | None = None  # answered, and the client hasn't read the response yet
     _client: str | None = None  # the address that the connection counts for; None: a trusted proxy
     _entered = _lost = False
@@ -128,11 +132,24 @@ class Channel(http.HTTPChannel):
     # Writing
 
     def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
-        """Write the header. For speed, the common lines never become header objects."""
+        """Write the header, together with what follows it. For speed, the common lines never become header objects."""
         request = cast(Request, self.requests[0])
         lines = [b"%s %s %s\r\n" % (version, code, reason), request.common_lines()]
         lines += [b"%s: %s\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
-        self.transport.write(b"".join([*lines, b"\r\n"]))
+        self._header = b"".join([*lines, b"\r\n"])
+
+    def write(self, data: bytes) -> None:
+        header, self._header = self._header, b""
+        write(self.transport, header + data if header else data)
+
+    def writeSequence(self, iovec: Iterable[bytes]) -> None:
+        self.write(b"".join(iovec))
+
+    def getHost(self) -> IAddress:
+        """The server's address of this connection. Finding it out takes a system call, so it is done once."""
+        if self._host is None:
+            self._host = super().getHost()
+        return self._host
 
     # Admission
 
@@ -258,6 +275,8 @@ class Channel(http.HTTPChannel):
 
     def requestDone(self, request: Request) -> None:
         """Start the next request after the client has read this response, so that only one response is in memory."""
+        if self._header:
+            self.write(b"")
         if self._refusing:
             self.requests.remove(request)
             self._linger()

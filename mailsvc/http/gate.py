@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 from uuid import UUID
@@ -151,7 +152,7 @@ class Gate:
         wrong = _wrong(head) or too_large(head.length, entry.body_max)
         if wrong is None and head.length and not hold.room(head.length, self.limits.spool_above):
             wrong = problem.unavailable()
-        return attrs.evolve(entry, problem=wrong) if wrong else attrs.evolve(entry, hold=hold)
+        return Entry(entry.quota, entry.caller, entry.body_max, wrong, None if wrong else hold)
 
 
 def _wrong(head: Head) -> problem.Problem | None:
@@ -201,6 +202,7 @@ def is_proxy(peer: str, trusted: Networks) -> bool:
     return client is None or any(client in network for network in trusted)
 
 
+@lru_cache(4096)
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
         found = ip_address(text.partition("%")[0])

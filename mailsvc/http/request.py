@@ -222,10 +222,11 @@ class Request(server.Request):
         if self.problem is not None:
             self.answer(self.problem)
             return
+        segments = self.path[1:].split(b"/")
         try:
-            segments = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
-            for segment in segments:
-                segment.decode()
+            if b"%" in self.path or not self.path.isascii():
+                segments = [unquote_to_bytes(segment) for segment in segments]
+                b"/".join(segments).decode()
         except UnicodeDecodeError:
             self.answer(no_endpoint())
             return

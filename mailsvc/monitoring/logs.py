@@ -16,15 +16,17 @@ from zope.interface import implementer
 
 from mailsvc.settings import schema
 
-# The last line of defense: whatever looks like a secret is cut short, whichever module logged it.
+# The last line of defense: whatever looks like a secret is cut short, whichever module logged it. A pattern is only searched for in texts
+# that contain one of its words, in lower case: few lines do.
 _SECRETS = (
-    (re.compile(r"\bms_[A-Za-z0-9_]{6,}"), "ms_…"),
+    (("ms_",), re.compile(r"\bms_[A-Za-z0-9_]{6,}"), "ms_…"),
     (
+        ("-----begin ",),
         re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|$)", re.DOTALL),
         "(a private key)",
     ),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}+://[^\s:/@]*+):[^\s@/]++@"), r"\1:…@"),
-    (re.compile(r"(?i)\b(bearer|basic|password=)(\s*+)[A-Za-z0-9+/=_.~-]{6,}+"), r"\1\2…"),
+    (("://",), re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}+://[^\s:/@]*+):[^\s@/]++@"), r"\1:…@"),
+    (("bearer", "basic", "password="), re.compile(r"(?i)\b(bearer|basic|password=)(\s*+)[A-Za-z0-9+/=_.~-]{6,}+"), r"\1\2…"),
 )
 
 _ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel.critical)
@@ -32,8 +34,10 @@ _ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel
 
 def without_secrets(text: str) -> str:
     """Cuts everything short that looks like a secret."""
-    for pattern, shown in _SECRETS:
-        text = pattern.sub(shown, text)
+    lower = text.lower()
+    for words, pattern, shown in _SECRETS:
+        if any(word in lower for word in words):
+            text = pattern.sub(shown, text)
     return text
 
 
@@ -50,7 +54,7 @@ def as_json(event: LogEvent) -> str:
         "time": _moment(event).isoformat(timespec="milliseconds"),
         "level": (event.get("log_level") or LogLevel.info).name,
         "where": str(event.get("log_namespace", "")),
-        "text": formatEvent(event),
+        "text": _formatted(event),
     }
     own = {key: value for key, value in event.items() if not key.startswith("log_") and key not in _LEGACY and key not in line}
     line |= {key: value if isinstance(value, str | int | float | bool | None) else str(value) for key, value in own.items()}
@@ -62,8 +66,17 @@ def as_json(event: LogEvent) -> str:
 def as_text(event: LogEvent) -> str:
     """Formats an event as a line for people, followed by a failure's traceback."""
     level = (event.get("log_level") or LogLevel.info).name
-    text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+    text = eventAsText(event, includeTimestamp=False, includeSystem=False) if "log_failure" in event else _formatted(event)
     return f"{_moment(event):%H:%M:%S} {level:<5} {text}"
+
+
+def _formatted(event: LogEvent) -> str:
+    """An event's text. Almost all formats are those of `str.format`, which takes a tenth of the time."""
+    form = event.get("log_format")
+    if isinstance(form, str) and "()" not in form and "log_flattened" not in event:
+        with contextlib.suppress(Exception):  # for example because a value is missing, which Twisted describes
+            return form.format_map(event)
+    return formatEvent(event)
 
 
 class Lines(Protocol):

@@ -315,7 +315,9 @@ class Connection:
             if first == "HTTP/1.1 100 Continue":
                 continue
             headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-            if headers.get("transfer-encoding") == "chunked" and b"0\r\n\r\n" in data:
+            if headers.get("transfer-encoding") == "chunked":
+                if b"0\r\n\r\n" not in data:
+                    break  # more of it will come
                 body, data = _whole(data)
                 headers["content-length"] = str(len(body))  # what came in the end
                 found.append(Response(int(first.split(" ")[1]), headers, body))

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from mailsvc.delivery.signing import process
 from mailsvc.delivery.signing.frames import READY, FrameReader, Hashes, NewKey, written
 from mailsvc.mail.authentication.dkim import SigningKey
-from mailsvc.smtp.writing import write
+from mailsvc.net.writing import write
 
 log = Logger()
 

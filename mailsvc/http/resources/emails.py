@@ -90,8 +90,10 @@ class Emails:
     async def _send(self, request: Request) -> bytes:
         key = parameters.idempotency_key(request)
 
+        client, trace = request.address(), _trace(request)
+
         def make(value: Any, rules: Rules) -> tuple[Incoming, bytes | None]:
-            return send_fields.email(value, rules), send_fields.fingerprint(value) if key is not None else None
+            return send_fields.email(value, rules, client, trace), send_fields.fingerprint(value) if key is not None else None
 
         email, fingerprint = await self.reader.read(request, make)
         for followed in (await self._follow(request, [email])).values():
@@ -106,7 +108,12 @@ class Emails:
 
     async def _send_batch(self, request: Request) -> bytes:
         key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
-        batch = await self.reader.read(request, lambda value, rules: self._batch(value, rules, permissive, key is not None))
+        client, trace = request.address(), _trace(request)
+
+        def make(value: Any, rules: Rules) -> _Batch:
+            return self._batch(value, lambda item: send_fields.email(item, rules, client, trace), rules, permissive, key is not None)
+
+        batch = await self.reader.read(request, make)
         problems, ids = dict(batch.problems), []
         for n, followed in (await self._follow(request, batch.emails)).items():
             if isinstance(followed, Problem):
@@ -132,12 +139,12 @@ class Emails:
         errors = [{"index": place, "message": problems[place].message} for place in sorted(problems)]
         return ok(request, {"data": ids, "errors": errors})
 
-    def _batch(self, value: Any, rules: Rules, permissive: bool, keyed: bool) -> _Batch:
+    def _batch(self, value: Any, read: Callable[[Any], Incoming], rules: Rules, permissive: bool, keyed: bool) -> _Batch:
         send_fields.BATCH.count(value, "", rules)
         emails, problems = {}, {}
         for place, item in enumerate(value):
             try:
-                emails[place] = send_fields.email(item, rules)
+                emails[place] = read(item)
             except Problem as wrong:
                 problems[place] = wrong
         if problems and not permissive:
@@ -159,10 +166,7 @@ class Emails:
         self, request: Request, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
     ) -> Sequence[UUID | Refusal | None]:
         """The result for each email; None for a valid one that was not stored because others were refused."""
-        client, trace = request.address(), None if request.span is None else request.span.traceparent
-        admission = await self.intake.submit(
-            request.caller, [attrs.evolve(each, client=client, trace=trace) for each in emails], key, permissive=permissive
-        )
+        admission = await self.intake.submit(request.caller, emails, key, permissive=permissive)
         for period, used in self.used(request.caller.account_id).items():
             request.setHeader(f"x-resend-{WORDS[period]}-quota", str(used))
         match admission:
@@ -225,6 +229,10 @@ class Emails:
         email_id = parameters.uuid(id, "id")
         changed = await request.detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
         return _changed(request, email_id, changed, "canceled")
+
+
+def _trace(request: Request) -> str | None:
+    return None if request.span is None else request.span.traceparent
 
 
 def _key(endpoint: str, key: str | None, fingerprint: bytes | None) -> Key | None:

@@ -201,8 +201,8 @@ RESCHEDULE = Record(
 )
 
 
-def email(value: Any, rules: Rules) -> Incoming:
-    """One email to send."""
+def email(value: Any, rules: Rules, client: str | None = None, trace: str | None = None) -> Incoming:
+    """One email to send. `client`: the address that it came from; `trace`: the traceparent of the request."""
     given = EMAIL.read(value, "", rules)
     if not given["html"] and not given["text"]:
         raise Problem(422, "missing_required_field", "Missing `html` or `text` field.")
@@ -219,6 +219,8 @@ def email(value: Any, rules: Rules) -> Incoming:
         scheduled_at=given["scheduled_at"],
         source="api",
         topic_id=given["topic_id"],
+        client=client,
+        trace=trace,
     )
 
 

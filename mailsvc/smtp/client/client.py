@@ -19,6 +19,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from mailsvc.mail.reply import Reply
+from mailsvc.net.writing import write
 from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.deadlines import Timeouts
 from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, BdatCoding, Coding, DotStuffer
@@ -29,7 +30,6 @@ from mailsvc.smtp.client.plan import MALFORMED, SendMode, lay_out
 from mailsvc.smtp.client.transaction import Result, Stage, Step, Transaction
 from mailsvc.smtp.client.transcript import ClientTranscript
 from mailsvc.smtp.client.write_guard import WriteGuard
-from mailsvc.smtp.writing import write
 
 __all__ = [
     "BadAddress",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from twisted.internet.interfaces import IConsumer, IPushProducer
 from zope.interface import implementer
 
+from mailsvc.net.writing import write
 from mailsvc.smtp.client.dot_stuffing import Coding, slices
-from mailsvc.smtp.writing import write
 
 AT_ONCE = 512 * 1024  # bytes that are sent in one turn of the reactor, however fast the server reads: about half a millisecond
 

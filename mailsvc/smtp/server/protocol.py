@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from mailsvc.clock import unix
 from mailsvc.mail.reply import Reply
+from mailsvc.net.writing import write
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.connection import Disconnected, TimedOut
 from mailsvc.smtp.server.conversation import Conversation
@@ -29,7 +30,6 @@ from mailsvc.smtp.server.framing import InputBuffer
 from mailsvc.smtp.server.replies import Hangup, encode
 from mailsvc.smtp.server.session import Listener, Peer, Session, SessionFactory, SessionPolicy
 from mailsvc.smtp.server.transcript import Transcript
-from mailsvc.smtp.writing import write
 
 log = Logger()
 _LINES_PER_TURN = 100  # read before other connections have their turn

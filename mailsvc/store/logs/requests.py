@@ -89,7 +89,7 @@ class RequestLog:
 
     async def write(self, logs: Sequence[NewLog]) -> None:
         """Write requests, and when their keys were last used, in one transaction."""
-        rows = [attrs.asdict(log) for log in logs]
+        rows = [attrs.asdict(log, recurse=False) for log in logs]
         keys = {log.key_id for log in logs if log.key_id is not None}
         at = _time(max(log.log_id for log in logs))
 

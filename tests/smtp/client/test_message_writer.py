@@ -10,7 +10,7 @@ from twisted.internet.tcp import Connection
 
 from mailsvc.smtp.client.dot_stuffing import SLICE, BdatCoding
 from mailsvc.smtp.client.message_writer import AT_ONCE, MessageWriter
-from tests.smtp.test_writing import Reactor
+from tests.net.test_writing import Reactor
 
 
 class Fast(Connection):

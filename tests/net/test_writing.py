@@ -13,7 +13,7 @@ from twisted.internet.protocol import Protocol
 from twisted.internet.tcp import Connection
 from twisted.internet.testing import StringTransport
 
-from mailsvc.smtp.writing import write
+from mailsvc.net.writing import write
 
 MANY = b"x" * 4_000_000  # more than sockets buffer
 
