@@ -139,8 +139,13 @@ class Channel(http.HTTPChannel):
         self._header = b"".join([*lines, b"\r\n"])
 
     def write(self, data: bytes) -> None:
+        """A streamed response waits in the transport, which lets other connections have their turns however fast this client reads."""
         header, self._header = self._header, b""
-        write(self.transport, header + data if header else data)
+        data = header + data if header else data
+        if self._requestProducer is None:
+            write(self.transport, data)
+        else:
+            self.transport.write(data)
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         self.write(b"".join(iovec))

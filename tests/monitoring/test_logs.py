@@ -45,6 +45,16 @@ def test_a_failure_is_logged_with_its_traceback():
     assert "LookupError: gone" in logged(write, form="text")
 
 
+def test_a_format_can_call_a_value_and_use_its_attributes():
+    text = logged(lambda log: log.info("{what()} {host.name} {count:03}", what=lambda: "called", host=LogLevel.info, count=7), form="text")
+    assert text.endswith(" info  called info 007\n")
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_an_event_without_a_value_that_its_format_names_says_so(form):
+    assert "Unable to format event" in logged(lambda log: log.info("queued {email_id}", count=3), form=form)
+
+
 @pytest.mark.parametrize(("level", "count"), [("debug", 4), ("info", 3), ("warn", 2), ("error", 1)])
 def test_events_below_the_level_are_left_out(level, count):
     def write(log):
@@ -82,6 +92,7 @@ def test_no_secret_is_written_wherever_it_appears(form):
     [
         ("postgresql://mailsvc:hunter2@db/x", "postgresql://mailsvc:…@db/x"),
         ("Basic bWFpbHN2Yzpr", "Basic …"),
+        ("BEARER bWFpbHN2Yzpr and Password=hunter22", "BEARER … and Password=…"),
         ("forms_of_address are items_of_interest", "forms_of_address are items_of_interest"),
         ("http://localhost:8025/emails for a@b.example", "http://localhost:8025/emails for a@b.example"),
     ],
