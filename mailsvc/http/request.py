@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
+from io import BytesIO
 from typing import IO, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -66,7 +67,7 @@ class Request(server.Request):
         path, _, query = _origin_form(target).partition(b"?")
         self.path = path.rstrip(b"/") or b"/"
         self.args = http.parse_qs(query, 1) if query else {}
-        self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
+        self.content = _body_file(length, self.site.limits.spool_above)
         self.page = self.site.is_page(self.path)
         self._announced = length
         if not self._count():
@@ -392,6 +393,13 @@ class Request(server.Request):
             milliseconds=round((now - self.started) * 1000, 1),
             **({} if self.email_id is None else {"email_id": self.email_id}),
         )
+
+
+def _body_file(length: int | None, spool_above: int) -> IO[bytes]:
+    """Where a body is kept that has `length` bytes, or None if that is not known: a small one in memory. Closed with the request."""
+    if length is not None and length <= spool_above:
+        return BytesIO()  # opened faster
+    return tempfile.SpooledTemporaryFile(spool_above)
 
 
 def _public(path: bytes) -> bytes:

@@ -15,16 +15,20 @@ _last = [0, 0]  # the millisecond and the 74 bits of the newest ID in this proce
 
 
 def _random_bits() -> Iterator[int]:
-    """80 bits at a time, each used once. A forked process does not reuse its parent's."""
+    """80 bits at a time, each used once."""
     while True:
-        stock, owner = os.urandom(_STOCK), os.getpid()
+        stock = os.urandom(_STOCK)
         for at in range(0, _STOCK, 10):
-            if os.getpid() != owner:
-                break
             yield int.from_bytes(stock[at : at + 10], "big")
 
 
+def _begin() -> None:
+    global _random
+    _random = _random_bits()
+
+
 _random = _random_bits()
+os.register_at_fork(after_in_child=_begin)  # a forked process does not use its parent's bits
 
 
 def uuid7(seconds: float) -> UUID:

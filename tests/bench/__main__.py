@@ -73,6 +73,7 @@ WAYS = (
 KINDS: dict[str, Callable[[Path, Sink], Product]] = {
     "one": lambda folder, sink: Product(folder, sink.port),
     "two": lambda folder, sink: Product(folder, sink.port, SPLIT),
+    "bound": lambda folder, sink: Product(folder, sink.port, SPLIT, bound=True),
     "equal": lambda folder, sink: Product(folder, sink.port, EQUAL),
     "dual": lambda folder, sink: Product(folder, sink.port, dual=True),
     "encrypted": lambda folder, sink: Product(folder, sink.port, encrypted=True),
@@ -81,6 +82,7 @@ TITLES = {
     "peer": "Postfix + OpenDKIM",
     "one": "mailsvc, one process",
     "two": "mailsvc, two processes",
+    "bound": "mailsvc, two processes, each bound to a core",
     "equal": "mailsvc, two equal processes",
     "dual": "one process, signing twice",
     "encrypted": "one process, messages encrypted",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
 
 import attrs
+import orjson
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ def run(
                 body = [email(sender, n, html if alike else f"{html}<p>{n}</p>") for n in range(start, start + per_call)]
                 path, payload = ("/emails", body[0]) if per_call == 1 else ("/emails/batch", body)
                 before = time.perf_counter()
-                status, answer = _post(link, path, key, json.dumps(payload).encode())
+                status, answer = _post(link, path, key, orjson.dumps(payload))
                 latencies.append(time.perf_counter() - before)
                 if status != 200:
                     problems.append(f"{status}: {answer[:300]!r}")

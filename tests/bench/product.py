@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,13 +33,14 @@ EQUAL: Sequence[Sequence[str]] = ((), ())
 @attrs.define
 class Product:
     """`roles`: those of each process; all that accept mail share the ports. Signs with RSA only, like the peer, unless `dual`. `encrypted`:
-    messages are stored encrypted. `make`: the class of its processes."""
+    messages are stored encrypted. `bound`: each process is bound to a core of its own. `make`: the class of its processes."""
 
     folder: Path
     sink: int
     roles: Sequence[Sequence[str]] = ((),)
     dual: bool = False
     encrypted: bool = False
+    bound: bool = False
     make: type[Shared] = Shared
     sockets: Sequence[socket.socket] = attrs.field(factory=lambda: [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in "ab"])
     daemons: list[Daemon] = attrs.field(factory=list)
@@ -107,7 +109,8 @@ class Product:
         if roles:
             changes[""] = {"roles": list(roles)}
         port, handed = self.sockets[0].getsockname()[1], tuple(each.fileno() for each in self.sockets)
-        daemon = self.make(folder, self.postgres.dsn(), changes, port=port if accepts else free_port(), sockets=handed)
+        core = sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))] if self.bound else None
+        daemon = self.make(folder, self.postgres.dsn(), changes, port=port if accepts else free_port(), sockets=handed, core=core)
         if not number:
             [self.key] = keys_before_the_start(daemon, "of this machine")
         if accepts:

@@ -155,6 +155,7 @@ class Daemon:
     source: Path | None = PROJECT  # where it is run from; None: it is installed
     variables: Mapping[str, str] = attrs.field(factory=dict)  # more of its environment
     address: str = "127.0.0.1"
+    core: int | None = None  # that it runs on; None: any
 
     @property
     def environment(self) -> dict[str, str]:
@@ -218,7 +219,8 @@ class Daemon:
         return subprocess.Popen(self._command(), cwd=self.home, stdout=log, stderr=subprocess.STDOUT, env=self.environment)
 
     def _command(self) -> list[str]:
-        return [str(self.python.with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
+        bound = [] if self.core is None else ["/usr/bin/taskset", "--cpu-list", str(self.core)]
+        return [*bound, str(self.python.with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
 
     def kill(self) -> None:
         """End it as a power cut would."""

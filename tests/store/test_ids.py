@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -49,3 +50,14 @@ def test_the_floor_is_below_all_ids_of_its_millisecond(milliseconds: int) -> Non
     created = uuid7(milliseconds / 1000)
     assert uuid7_floor(moment) < created < uuid7_floor(moment + timedelta(milliseconds=1))
     assert uuid7_seconds(created) == milliseconds / 1000
+
+
+def test_a_forked_process_makes_other_ids() -> None:
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        os.write(write, uuid7(2_200_000_000.0).bytes)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 16) != uuid7(2_200_000_000.0).bytes
+    os.close(read)
+    os.close(write)
