@@ -12,14 +12,11 @@ from typing import Any, cast
 from klein import Klein
 from klein.resource import KleinResource
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.server import NOT_DONE_YET
 
 from mailsvc.http.request import Request
-
-log = Logger()
 
 Handler = Callable[[Any], Any]
 
@@ -51,15 +48,13 @@ class FixedRoutes(KleinResource):
             asked.notifyFinish().addErrback(lambda _: result.cancel())  # the client disconnected
         result.addErrback(self._failed, asked)
         result.addCallback(_answer, asked)
-        result.addErrback(lambda failure: log.failure("Error while writing the response", failure=failure))
+        result.addErrback(_log, asked)
         return NOT_DONE_YET
 
     def _failed(self, failure: Failure, request: Request) -> Any:
         """The response of the collection's first error handler for this failure."""
         if request.finished or request._disconnected:
-            if not failure.check(CancelledError):
-                log.failure("Error after the response", failure=failure)
-            return None
+            return None if failure.check(CancelledError) else failure
         for errors, handler in self._app._error_handlers:
             if failure.check(*errors):
                 return self._app.execute_error_handler(handler, request, failure)
@@ -72,3 +67,8 @@ def _answer(body: bytes | None, request: Request) -> None:
     if body is not None:
         request.write(body)
     request.finish()
+
+
+def _log(failure: Failure, request: Request) -> None:
+    """A failure that no error handler took, or of one. The client gets an error if it has nothing yet."""
+    request.processingFailed(failure)

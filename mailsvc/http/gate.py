@@ -23,6 +23,7 @@ Networks = Collection[IPv4Network | IPv6Network]
 MovedTo = Callable[[UUID, float], str | None]  # the cell that an account may have moved to after a time of the reactor
 Uploader = Callable[[Headers, str], Awaitable[UUID | None]]  # the account of a page's session, from its headers and the client's address
 
+ADDRESS_MAX = 100  # characters of a text that can be an address, with a zone; longer ones are not kept in memory
 FORM = 1024 * 1024  # bytes of an upload besides the file
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
@@ -202,8 +203,12 @@ def is_proxy(peer: str, trusted: Networks) -> bool:
     return client is None or any(client in network for network in trusted)
 
 
-@lru_cache(4096)
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    return _address(text) if len(text) <= ADDRESS_MAX else None
+
+
+@lru_cache(4096)
+def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
         found = ip_address(text.partition("%")[0])
     except ValueError:

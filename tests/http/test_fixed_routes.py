@@ -115,6 +115,21 @@ def test_a_failure_after_the_client_hung_up_is_logged() -> None:
     assert [str(each["log_failure"].value) for each in logs if "log_failure" in each] == ["while it was cancelled"]
 
 
+@PATHS
+def test_a_failure_while_a_failure_is_answered_is_answered(path: str) -> None:
+    rig, own = Rig(), Tried()
+    bound = own.app
+    bound._error_handlers = [((Exception,), lambda *_: 1 / 0)]
+    rig.site._collections = {b"health": bound.resource()}
+    connection = rig.connect()
+    connection.send(request("GET", path))
+    with capturedLogs() as logs:
+        own.result.errback(LookupError("of our own"))
+    [response] = connection.responses()
+    assert response.status == 500
+    assert any("log_failure" in each for each in logs)
+
+
 @pytest.mark.parametrize("method", ["DELETE", "PUT"])
 def test_another_method_gets_what_the_path_allows(method: str) -> None:
     response = Rig().request(method, "/emails")
