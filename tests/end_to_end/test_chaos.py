@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,9 +64,13 @@ def test_dns_that_fails(beside: dict[str, Future[Figures]]) -> None:
 
 @needs_sink
 def test_tarpits_and_a_dead_domain_delay_nobody_else() -> None:
-    figures = experiments.tarpits(100, 2000, 60)
-    ratio, during = figures.notes["ratio"], figures.notes["healthy p95 ms"]
-    assert ratio <= 2.0 or during < 100, figures.notes  # type: ignore[operator]
+    """Up to three times, because other tests use the processor meanwhile: what other mail delayed would be late every time."""
+    tried: list[Mapping[str, object]] = []
+    for _ in range(3):
+        tried.append(experiments.tarpits(100, 2000, 60).notes)
+        if tried[-1]["ratio"] <= 2.0 or tried[-1]["healthy p95 ms"] < 100:  # type: ignore[operator]
+            return
+    raise AssertionError(tried)
 
 
 def test_a_process_that_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
