@@ -48,7 +48,7 @@ class FixedRoutes(KleinResource):
             asked.notifyFinish().addErrback(lambda _: result.cancel())  # the client disconnected
         result.addErrback(self._failed, asked)
         result.addCallback(_answer, asked)
-        result.addErrback(_log, asked)
+        result.addErrback(_not_handled, asked)
         return NOT_DONE_YET
 
     def _failed(self, failure: Failure, request: Request) -> Any:
@@ -69,6 +69,6 @@ def _answer(body: bytes | None, request: Request) -> None:
     request.finish()
 
 
-def _log(failure: Failure, request: Request) -> None:
-    """A failure that no error handler took, or of one. The client gets an error if it has nothing yet."""
+def _not_handled(failure: Failure, request: Request) -> None:
+    """No error handler took the failure, or one failed itself: log it, and respond unless a response has begun."""
     request.processingFailed(failure)

@@ -396,9 +396,9 @@ class Request(server.Request):
 
 
 def _body_file(length: int | None, spool_above: int) -> IO[bytes]:
-    """Where a body is kept that has `length` bytes, or None if that is not known: a small one in memory. Closed with the request."""
+    """A new file for a body of `length` bytes (None: unknown). A body of up to `spool_above` bytes stays in memory."""
     if length is not None and length <= spool_above:
-        return BytesIO()  # opened faster
+        return BytesIO()  # cheaper than a file that could still move to the disk
     return tempfile.SpooledTemporaryFile(spool_above)
 
 

@@ -1,6 +1,7 @@
 """Writing to a connection: what its socket takes is sent at once, without waiting for the reactor to report that it is writable.
 
-For replies and commands, which fit into the socket's buffer, this saves two system calls and an event of the reactor each.
+SMTP replies and commands and short HTTP responses fit into the socket's buffer. For each, this saves two system calls and an event of the
+reactor.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class Product:
         if roles:
             changes[""] = {"roles": list(roles)}
         port, handed = self.sockets[0].getsockname()[1], tuple(each.fileno() for each in self.sockets)
-        core = sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))] if self.bound else None
+        cores = sorted(os.sched_getaffinity(0))
+        core = cores[number % len(cores)] if self.bound else None
         daemon = self.make(folder, self.postgres.dsn(), changes, port=port if accepts else free_port(), sockets=handed, core=core)
         if not number:
             [self.key] = keys_before_the_start(daemon, "of this machine")

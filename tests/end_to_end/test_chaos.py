@@ -64,7 +64,7 @@ def test_dns_that_fails(beside: dict[str, Future[Figures]]) -> None:
 
 @needs_sink
 def test_tarpits_and_a_dead_domain_delay_nobody_else() -> None:
-    """Up to three times, because other tests use the processor meanwhile: what other mail delayed would be late every time."""
+    """Tried up to three times, because other tests use the processor meanwhile. A real delay shows every time."""
     tried: list[Mapping[str, object]] = []
     for _ in range(3):
         tried.append(experiments.tarpits(100, 2000, 60).notes)

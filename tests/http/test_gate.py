@@ -6,6 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
+from mailsvc.http import gate
 from mailsvc.http.gate import address
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
@@ -37,3 +38,10 @@ def test_address_is_the_nearest_untrusted_hop(peer: str, forwarded: list[bytes],
 def test_forwarded_headers_are_ignored_without_trusted_proxies() -> None:
     assert address("10.0.0.1", [b"203.0.113.9"], ()) == "10.0.0.1"
     assert address("", [b"203.0.113.9"], ()) == "local"
+
+
+def test_what_is_too_long_for_an_address_is_not_remembered() -> None:
+    address("10.0.0.1", [], TRUSTED)
+    before = gate._address.cache_info().currsize
+    assert address("10.0.0.1", [b"x" * (gate.ADDRESS_MAX + 1)], TRUSTED) == "10.0.0.1"
+    assert gate._address.cache_info().currsize == before

@@ -89,7 +89,6 @@ class Emails:
 
     async def _send(self, request: Request) -> bytes:
         key = parameters.idempotency_key(request)
-
         client, trace = request.address(), _trace(request)
 
         def make(value: Any, rules: Rules) -> tuple[Incoming, bytes | None]:
