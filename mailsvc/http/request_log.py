@@ -46,15 +46,14 @@ class Recorder:
     _timer: Any = None
     _writing: Deferred[None] | None = None
 
-    def body(self, value: object) -> str | None:
+    def body(self, value: object) -> bytes | None:
         """A body for the log: without secrets and files, and shortened."""
         if value is None or not self.body_max:
             return None
         try:
-            text = orjson.dumps(Cut(self.body_max).of(value))
+            return orjson.dumps(Cut(self.body_max).of(value))
         except (TypeError, ValueError):
             return None
-        return text.decode()
 
     def add(self, entry: NewLog) -> None:
         if len(self._pending) >= self.most or self._bytes + _size_of(entry) > self.most_bytes:
@@ -98,7 +97,7 @@ class Recorder:
 
 
 def _size_of(entry: NewLog) -> int:
-    return len(entry.request_body or "") + len(entry.response_body or "") + OVERHEAD
+    return len(entry.request_body or b"") + len(entry.response_body or b"") + OVERHEAD
 
 
 @attrs.define

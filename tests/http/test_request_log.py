@@ -27,8 +27,8 @@ def test_request_is_logged_after_its_response() -> None:
     [entry] = rig.logged
     assert (entry.account_id, entry.key_id, entry.method, entry.path, entry.status) == (ACCOUNT, UUID(int=11), "POST", "/emails", 200)
     assert entry.user_agent == "me/1"
-    assert json.loads(entry.request_body or "") == GOOD
-    assert list(json.loads(entry.response_body or "")) == ["id"]
+    assert json.loads(entry.request_body or b"") == GOOD
+    assert list(json.loads(entry.response_body or b"")) == ["id"]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_refusals_of_a_known_key_are_logged(method: str, path: str, key: str, st
     rig = Rig(recorded=True)
     rig.request(method, path, key=key)
     rig.clock.advance(1)
-    assert [(entry.status, json.loads(entry.response_body or "")["statusCode"]) for entry in rig.logged] == [(status, status)]
+    assert [(entry.status, json.loads(entry.response_body or b"")["statusCode"]) for entry in rig.logged] == [(status, status)]
 
 
 def test_request_without_a_key_is_not_logged() -> None:
@@ -74,7 +74,7 @@ def test_secrets_and_files_are_omitted() -> None:
         "more": [{"data": list(range(200))}],
         "nothing": None,
     }
-    text = Recorder(lambda _: Deferred(), Clock()).body(body) or ""
+    text = (Recorder(lambda _: Deferred(), Clock()).body(body) or b"").decode()
     assert "secret" not in text.replace("signing_secret", "") and "c2Vj" not in text
     read = json.loads(text)
     assert read["html"] == "<p>kept</p>" and read["content"] == "kept as well" and read["nothing"] is None

@@ -15,19 +15,26 @@ from mailsvc.store.mail.inserts import document
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.sql import Columns
 
-# Nothing of an account that has moved to another cell before the batch is written: its choices are not known here any more.
-INSERT = """
+# $1: the requests. $2: their bodies, one after another; where each begins, from 1, and its bytes are in $1. Nothing of an account that has
+# moved to another cell before the batch is written: its choices are not known here any more.
+INSERT = Prepared(
+    "log_requests",
+    ("json", "bytea"),
+    """
 INSERT INTO request_log (account_id, log_id, key_id, method, path, status, user_agent, milliseconds, request_body, response_body)
 SELECT x.account_id, log_id, key_id, method, path, status, user_agent, milliseconds,
-    CASE WHEN less THEN NULL ELSE request_body END, CASE WHEN less THEN NULL ELSE response_body END
-FROM json_to_recordset(%s) AS x(
+    CASE WHEN less THEN NULL ELSE convert_from(substr($2, request_at, request_bytes), 'UTF8') END,
+    CASE WHEN less THEN NULL ELSE convert_from(substr($2, response_at, response_bytes), 'UTF8') END
+FROM json_to_recordset($1) AS x(
     account_id uuid, log_id uuid, key_id uuid, method text, path text, status smallint, user_agent text, milliseconds real,
-    request_body text, response_body text
+    request_at integer, request_bytes integer, response_at integer, response_bytes integer
 ) LEFT JOIN LATERAL (SELECT 'requests' = ANY (a.minimize) OR a.encrypt_bodies AS less FROM accounts a WHERE a.id = x.account_id) a ON true
 WHERE NOT EXISTS (SELECT FROM account_moves l WHERE l.account_id = x.account_id AND l.phase = 'left')
-"""
+""",
+)
 # At most once a minute for each key, without waiting for other processes that do the same.
 USED = """
 UPDATE api_keys SET last_used_at = %s WHERE id IN (
@@ -60,8 +67,11 @@ class NewLog:
     status: int
     user_agent: str | None
     milliseconds: float
-    request_body: str | None = attrs.field(repr=False)
-    response_body: str | None = attrs.field(repr=False)
+    request_body: bytes | None = attrs.field(repr=False)
+    response_body: bytes | None = attrs.field(repr=False)
+
+
+_PLAIN = tuple(field.name for field in attrs.fields(NewLog) if field.repr)  # not the bodies
 
 
 @attrs.frozen
@@ -89,12 +99,12 @@ class RequestLog:
 
     async def write(self, logs: Sequence[NewLog]) -> None:
         """Write requests, and when their keys were last used, in one transaction."""
-        rows = [attrs.asdict(log, recurse=False) for log in logs]
+        rows, bodies = _parameters(logs)
         keys = {log.key_id for log in logs if log.key_id is not None}
         at = _time(max(log.log_id for log in logs))
 
         async def write(tx: Transaction) -> None:
-            await tx.run(INSERT, (document(rows),))
+            await tx.run(INSERT, (rows, bodies))
             await tx.run(USED, (at, list(keys), at - timedelta(minutes=1)))
 
         await self._pool.transact(write)
@@ -112,6 +122,22 @@ class RequestLog:
     async def get(self, account_id: UUID, log_id: UUID) -> LogView | None:
         rows = await self._pool.rows(GET, (account_id, log_id))
         return _view(rows[0]) if rows else None
+
+
+def _parameters(logs: Sequence[NewLog]) -> tuple[str, bytes]:
+    """Those of INSERT."""
+    rows: list[dict[str, object]] = []
+    bodies: list[bytes] = []
+    at = 1
+    for log in logs:
+        row = {name: getattr(log, name) for name in _PLAIN}
+        for name, body in (("request", log.request_body), ("response", log.response_body)):
+            if body is not None:
+                row[f"{name}_at"], row[f"{name}_bytes"] = at, len(body)
+                bodies.append(body)
+                at += len(body)
+        rows.append(row)
+    return document(rows), b"".join(bodies)
 
 
 def _time(log_id: UUID) -> datetime:

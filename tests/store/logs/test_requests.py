@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+import orjson
 import pytest_twisted
 
 from mailsvc.accounts.ratelimit import Block, RateLimit
@@ -18,7 +19,7 @@ from mailsvc.store.people.ratelimit import RateWindows
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER, together
 
-ENTRY = NewLog(ACCOUNT, uuid7(NOW.timestamp()), UUID(int=5), "GET", "/emails", 200, "me", 1.5, '{"a": "\\u0000"}', None)
+ENTRY = NewLog(ACCOUNT, uuid7(NOW.timestamp()), UUID(int=5), "GET", "/emails", 200, "me", 1.5, b'{"a": "\\u0000"}', None)
 
 
 @pytest_twisted.ensureDeferred
@@ -37,6 +38,22 @@ async def test_a_batch_is_read_again_page_by_page(pool: Pool) -> None:
     assert found[0] == LogView(ours[4].log_id, UUID(int=5), "GET", "/emails", 204, "me", 1.5)
     assert one == attrs.evolve(found[0], request_body={"a": "\0"})
     assert await log.get(OTHER, found[0].id) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_each_request_keeps_its_own_bodies(pool: Pool) -> None:
+    log, bodies = RequestLog(pool), [(None, None), ("ä" * 50, "€"), (None, [1]), ({"b": "\u2028"}, None), ("", "")]
+    entries = [
+        attrs.evolve(ENTRY, log_id=uuid7(NOW.timestamp() + n), request_body=_json(request), response_body=_json(response))
+        for n, (request, response) in enumerate(bodies)
+    ]
+    await log.write(entries)
+    found = [await log.get(ACCOUNT, entry.log_id) for entry in entries]
+    assert [(one.request_body, one.response_body) for one in found if one is not None] == bodies
+
+
+def _json(value: object) -> bytes | None:
+    return None if value is None else orjson.dumps(value)
 
 
 @pytest_twisted.ensureDeferred
