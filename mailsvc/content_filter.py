@@ -76,8 +76,12 @@ class ContentFilter:
         found = await gatherResults([Deferred.fromCoroutine(self._check(each)) for each in requests.values()], consumeErrors=True)
         return {index: refused for index, refused in zip(requests, found, strict=True) if refused is not None}
 
+    def reads(self, size: int) -> bool:
+        """Whether the filter is asked about messages of so many bytes."""
+        return size <= self.rules.size
+
     async def _check(self, request: FilterRequest) -> Refusal | None:
-        if len(request.message) > self.rules.size:
+        if not self.reads(len(request.message)):
             self.results["too large"] += 1
             return None
         answer = Deferred.fromCoroutine(self._query(request)).addTimeout(self.rules.seconds, self.clock)

@@ -191,7 +191,12 @@ class RelaySession:
         if login is None:
             return relay.inbound.sink(envelope, hold, relay.submissions.in_thread)
         caller, session, submissions = login.caller, self._session, relay.submissions
-        return Spool(hold, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread)
+        return Spool(
+            hold,
+            lambda arrived: submissions.submit(caller, session, envelope, arrived),
+            submissions.in_thread,
+            working_memory=submissions.working_memory,
+        )
 
     def closed(self) -> None:
         self._relay.per_address.leave(self._client)

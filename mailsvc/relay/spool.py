@@ -21,7 +21,8 @@ from mailsvc.store.mail.spooled import PIECE, Spooled
 log = Logger()
 
 SPOOL_ABOVE = 256 * 1024  # bytes; a larger body goes to disk
-COPIES = 2  # of a large mail in memory while it is parsed and stored
+COPIES = 2  # of a large mail in memory, if it is worked on as a whole
+IN_PIECES = 16 << 20  # bytes of memory at most, if it is not
 
 NO_ROOM = Reply(452, "Too much mail is being received, try again later", "4.3.1")
 DISK_FULL = Reply(452, "Insufficient system storage", "4.3.1")
@@ -59,6 +60,15 @@ class Arrived:
 
 
 Accept = Callable[[Arrived], Coroutine[Any, Any, Reply]]
+Memory = Callable[[int], int]  # from the size of a large mail, how much memory is used to accept it
+
+
+def as_a_whole(size: int) -> int:
+    return COPIES * size
+
+
+def in_pieces(size: int) -> int:
+    return min(COPIES * size, IN_PIECES)
 
 
 @attrs.define(eq=False)
@@ -69,6 +79,7 @@ class Spool:
     accept: Accept
     in_thread: InThread
     spool_above: int = SPOOL_ABOVE
+    working_memory: Memory = as_a_whole
     _size: int = 0
     _memory: bytearray = attrs.field(factory=bytearray)
     _file: IO[bytes] | None = None
@@ -93,7 +104,7 @@ class Spool:
         try:
             if self._file is not None:
                 await self._spool()
-                if not await self.hold.work(COPIES * self._size):
+                if not await self.hold.work(self.working_memory(self._size)):
                     return NO_ROOM
             arrived = self._arrived()
             if isinstance(arrived, Reply):

@@ -14,7 +14,7 @@ from mailsvc.mail.address import AddressError, Mailbox, Path
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.submission import Submitted, Unfit
 from mailsvc.relay import replies
-from mailsvc.relay.spool import Arrived
+from mailsvc.relay.spool import Arrived, as_a_whole, in_pieces
 from mailsvc.runtime.offload import InThread
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS
 from mailsvc.smtp.server.session import Envelope, Session
@@ -38,6 +38,11 @@ class Submissions:
     in_thread: InThread
     clock: Callable[[], float]
     body_thread: InThread | None = None
+
+    def working_memory(self, size: int) -> int:
+        """How many bytes of memory accepting a large mail takes. Only the content filter gets it as a whole."""
+        content_filter = self.intake.content_filter
+        return as_a_whole(size) if content_filter is not None and content_filter.reads(size) else in_pieces(size)
 
     async def submit(self, caller: Caller, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
         """The reply to the message. Positive only after the commit."""

@@ -70,6 +70,8 @@ class Keys:
 class Intake:
     """`answer` is an admission, or an error to raise; without one each mail is admitted."""
 
+    content_filter: Any = None
+
     def __init__(self) -> None:
         self.answer: Any = None
         self.emails: list[Incoming] = []

@@ -14,10 +14,12 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
+from mailsvc.content_filter import ContentFilter
 from mailsvc.intake import AsReceived, Incoming
 from mailsvc.mail.address import Path
 from mailsvc.relay import spool
 from mailsvc.relay.submission import stored_envelope
+from mailsvc.settings.content_filter import ContentFilter as Rules
 from mailsvc.settings.plans import Exhausted, Period
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
 from mailsvc.smtp.server.session import Envelope, Recipient
@@ -292,6 +294,19 @@ def test_a_large_mail_waits_for_memory_and_is_deferred_after_a_timeout() -> None
             turns.give(turns.limit)
         assert client.client.received().decode().startswith(reply)
     assert rig.budget.used == 0
+
+
+@pytest.mark.parametrize("filtered", [0, 30_000_000, 50_000_000])
+def test_what_a_large_mail_needs_while_it_is_accepted(filtered: int) -> None:
+    """It is read in pieces, unless the content filter is asked about it."""
+    rig = RelayRig()
+    client, turns = rig.logged_in(), rig.budget.submission.work
+    assert Deferred.fromCoroutine(turns.take("another account", turns.limit)).called
+    if filtered:
+        rig.intake.content_filter = ContentFilter(None, Rules(size=filtered), rig.clock, None)  # type: ignore[arg-type]
+    assert client.mail(ME + b"\r\n" + (b"x" * 98 + b"\r\n") * 400_000) == ""
+    [waiting] = turns._queues.popitem()[1]
+    assert waiting.size == 80_000_000 + 2 * len(ME) + 4 if filtered > 40_000_000 else waiting.size == 16 << 20
 
 
 def test_a_full_disk_gets_a_452_and_the_session_continues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ USER, PASSWORD = "mailsvc", "s3cret"
 class Transport(StringTransport):
     """Records what was done to it. TLS handshakes take no time."""
 
+    bufferSize = 65_536  # bytes that are read at once
+
     def __init__(self) -> None:
         super().__init__()
         self.tls = self.aborted = self.lost = False
@@ -76,6 +78,7 @@ class Recorder:
     calls: list[str] = attrs.field(factory=list)
     discards: int = 0
     sinks: int = 0
+    writing: Deferred[None] | None = None  # awaited after each piece of a body
     closed_times: int = 0
 
     async def _record(self, call: str) -> None:
@@ -124,11 +127,12 @@ class _Sink:
     pieces: list[bytes] = attrs.field(factory=list)
     done: int = 0
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: bytes) -> Deferred[None] | None:
         assert not self.done
         if self.envelope.sender.local == "disk":
             raise OSError("No space left on device")
         self.pieces.append(piece)
+        return self.recorder.writing
 
     async def finish(self) -> Reply:
         self.done += 1

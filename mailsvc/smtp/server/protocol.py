@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
     IDelayedCall,
@@ -16,6 +17,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
+from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -33,7 +35,9 @@ from mailsvc.smtp.server.transcript import Transcript
 
 log = Logger()
 _LINES_PER_TURN = 100  # read before other connections have their turn
-_RECORD, _TOGETHER = 8192, 65536  # bytes: a body comes in TLS records of up to 16 kB, and is read in larger pieces
+_RECORD = 8192  # bytes; a body comes in TLS records of up to 16 kB
+_LARGE, _TOGETHER = 60_000, 262_144  # bytes of a body: once so many arrive in a turn of the reactor, so many are read at once
+_READING_MUCH = 32  # connections that do so, because what is read at once is not counted against any budget
 _TLS_HANDSHAKE = 0x16  # the first byte of a TLS hello
 
 
@@ -44,6 +48,7 @@ class ServerProtocol(TwistedProtocol):
     `opened` is called when the connection is made, `ended` when it and its conversation have both ended.
     """
 
+    reading_much: ClassVar[int] = 0  # connections
     transport: Any  # ITCPTransport, ITLSTransport, IPushProducer and IConsumer in one, or the TLS wrapper around it
 
     def __init__(
@@ -68,6 +73,7 @@ class ServerProtocol(TwistedProtocol):
         self._data_received = self._reading_paused = self._writing_paused = False
         self._read_closed = self._closing = self._lost = False
         self._in_body = False  # the present wait is for a body
+        self._reads_much = False  # at once, because the body is large
         self._gathering = False  # replies are collected for one write
         self._conversation_ended = False
         self._lines = 0  # read in this reactor turn
@@ -96,7 +102,8 @@ class ServerProtocol(TwistedProtocol):
             self._wake_soon()
         else:
             self._wake()
-        if len(self.incoming) > self.listener.limits.unread and not (self._reading_paused or self._closing):
+        most = self.listener.limits.unread if self._waiting is None else _TOGETHER
+        if len(self.incoming) > most and not (self._reading_paused or self._closing):
             self._reading_paused = True
             self.transport.pauseProducing()
 
@@ -119,6 +126,7 @@ class ServerProtocol(TwistedProtocol):
         self._lost = self._read_closed = self._closing = True
         for call in (self._wait_timer, self._handshake_timer, self._close_timer):
             cancel(call)
+        self._read_much(False)
         self._wake(Disconnected())
         if self._delay is not None:
             self._delay[0].cancel()
@@ -154,6 +162,8 @@ class ServerProtocol(TwistedProtocol):
             self.transport.resumeProducing()
         self._lines = 0
         self._until, self._in_body = until, in_body
+        if not in_body:
+            self._read_much(False)
         self._set_wait_timer()
         self._waiting = Deferred()
         await self._waiting
@@ -259,6 +269,19 @@ class ServerProtocol(TwistedProtocol):
         """In this turn of the reactor, more of the body may have arrived."""
         if self._wake_timer is None:
             self._wake_timer = self.clock.callLater(0, self._wake_now)
+        if len(self.incoming) >= _LARGE and ServerProtocol.reading_much < _READING_MUCH:
+            self._read_much(True)
+
+    def _read_much(self, much: bool) -> None:
+        """Whether to read much at once."""
+        if much == self._reads_much:
+            return
+        self._reads_much = much
+        ServerProtocol.reading_much += 1 if much else -1
+        transport = self.transport
+        while isinstance(transport, ProtocolWrapper):
+            transport = transport.transport
+        transport.bufferSize = _TOGETHER if much else FileDescriptor.bufferSize
 
     def _wake_now(self) -> None:
         if self._wake_timer is not None:

@@ -7,6 +7,7 @@ A submission is acknowledged only after the commit was confirmed. Concurrent sub
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
@@ -56,7 +57,7 @@ __all__ = [
 
 MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
-LARGE = 2  # submissions with large messages that are written concurrently
+LARGE = 1  # submissions with large messages that are written at a time; two at once take longer, because both wait for the same log
 OVERHEAD = 1024  # bytes that an email counts for besides its message
 RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing after the connection was lost
 
@@ -148,15 +149,26 @@ class Acceptance:
         return detached(self._accept_alone(submission)) if _is_large(submission) else self.batch.submit(submission, _weight(submission))
 
     async def _accept_alone(self, submission: Submission) -> AcceptResult:
-        """Large messages are committed separately, and delay only other large ones."""
-        async with self._large:
-            [answer] = await self._write([submission])
-            return answer
+        """Large messages are committed separately, and delay only other large ones. While one is committed, the next is written."""
+        with ExitStack() as turn:
+            await self._large.acquire()
+            turn.callback(self._large.release)
+            self._announce([submission])
 
-    async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
+            async def write(tx: Transaction) -> AcceptResult:
+                [answer] = await self._write_in(tx, [submission])
+                turn.close()
+                return answer
+
+            return await self._pool.transact(write)
+
+    def _announce(self, submissions: list[Submission]) -> None:
         if self._writing is not None:
             self._clock.callLater(0, self._writing, [email for s in submissions for email in s.emails])
-        if any(s.idempotency is not None or s.lines or _is_large(s) for s in submissions):
+
+    async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
+        self._announce(submissions)
+        if any(s.idempotency is not None or s.lines for s in submissions):
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents((email for s in submissions for email in s.emails), self._hashes))
         if len(parts) == 1:
@@ -171,9 +183,8 @@ class Acceptance:
         suppressed: dict[UUID, frozenset[int]] = {}
         for part in documents(emails, self._hashes):
             suppressed |= _by_email(await tx.rows(INSERT_EMAILS, part))
-        for email in emails:
-            for number, piece in enumerate(pieces(email)):
-                await tx.run(INSERT_PIECE, (email.account_id, email.email_id, number, piece))
+        rows = ((email.account_id, email.email_id, number, piece) for email in emails for number, piece in enumerate(pieces(email)))
+        await tx.run_each(INSERT_PIECE, rows)
         claims = [claim for claim in map(_claim, new) if claim is not None]
         if claims:
             await idempotency.keep(tx, claims)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,6 +33,7 @@ from mailsvc.store.postgres.targets import OPTIONS, SILENCE, Target, redirected,
 
 OLDEST_SERVER = 150000  # the oldest version that the tests run on
 IDLE_AFTER = 0.02  # seconds; before that the reactor has certainly read what the server sent
+BUFFERED = 1 << 20  # bytes that a Unix socket holds while the server is busy; by default it is 208 kB, less than a piece of a message
 GRACE = 5.0  # seconds that a statement may exceed the server's own limit by before the connection is closed
 
 Row = tuple[Any, ...]
@@ -117,6 +119,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         timer = reactor.callLater(target.seconds, lambda: connection.abandon())
         try:
             await connection.connect(**_arguments(target, name, limits))
+            _enlarge_buffer(connection.fileno())
             connection._connected = True
             await connection._verify()
             if (cell := cell_of(target.dsn)) is not None:
@@ -190,13 +193,17 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
                 self.doRead()
         return self.usable
 
-    async def execute(self, sql: str | Prepared, params: Params = ()) -> Result:
-        """Run one statement, or several in one round trip. Without params, percent signs are literal."""
+    async def execute(self, sql: str | Prepared, params: Params = (), rest: Iterator[Params] | None = None) -> Result:
+        """Run one statement, or several in one round trip. Without params, percent signs are literal.
+
+        A prepared statement may be run again with each element of `rest`, without waiting for the previous result. Where libpq cannot do
+        this, nothing is taken from `rest`.
+        """
         if isinstance(sql, Prepared):
             names = [] if sql.first is None else [await self._prepare(sql.first)]
             names.append(await self._prepare(sql))
             if libpq.LIBRARY is not None:
-                return await self._run_exchange(names, params)
+                return await self._run_exchange(names, params, rest)
             sql = sql.execute
         if not self.lost and self._connection.closed:
             self.abandon()  # the driver found it dead during an earlier statement
@@ -229,22 +236,32 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
             self._prepared.add(statement.name)
         return statement.name
 
-    async def _run_exchange(self, names: Sequence[str], params: Params) -> Result:
+    async def _run_exchange(self, names: Sequence[str], params: Params, rest: Iterator[Params] | None) -> Result:
         """Run prepared statements in one round trip, with the parameters of the last sent separately. The driver is idle meanwhile."""
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
-        timer = self.reactor.callLater(self._limits.statement + GRACE, self.abandon)
+        seconds = self._limits.statement + GRACE
+        timer = self.reactor.callLater(seconds, self.abandon)
+
+        def in_time(rest: Iterator[Params]) -> Iterator[Sequence[object]]:
+            for each in rest:
+                timer.reset(seconds)
+                yield tuple(each)
+
         try:
             finished: Deferred[Outcome] = Deferred()
             exchange = Exchange(self._connection.pgconn_ptr)
             self._exchange = exchange, finished
-            exchange.send(names, tuple(params))
+            exchange.send(names, tuple(params), None if rest is None else in_time(rest))
             if not exchange.flush():
                 self.reactor.addWriter(self)
             outcome = await finished
         except Broken as error:
             self.abandon()
             raise Unavailable(str(error)) from None
+        except Exception:  # of `rest`: the statements have no end
+            self.abandon()
+            raise
         finally:
             self._exchange = None
             if timer.active():
@@ -264,7 +281,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         try:
             outcome = exchange.read()  # this writes, too, so it comes first: the writer must not stay when everything has been sent
             flushed = outcome is not None or exchange.flush()
-        except Broken as error:
+        except Exception as error:
             self._exchange = None
             finished.errback(error)
             return
@@ -328,6 +345,12 @@ _VERIFICATION = """
 SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery(),
        current_setting('transaction_read_only')
 """
+
+
+def _enlarge_buffer(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as connected:
+        if connected.family == socket.AF_UNIX:  # TCP adapts its buffers
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFERED)
 
 
 def _not_open(error: BaseException, target: Target) -> StoreError:

@@ -8,7 +8,7 @@ psycopg2 is linked with; if its functions cannot be found, `LIBRARY` is None and
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_uint, c_void_p
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -128,23 +128,44 @@ class Exchange:
     """
 
     connection: int
+    _statement: bytes = attrs.field(default=b"", init=False)  # the name of the last one
+    _next: Sequence[object] | None = attrs.field(default=None, init=False, repr=False)  # parameters that it is sent again with
+    _rest: Iterator[Sequence[object]] | None = attrs.field(default=None, init=False, repr=False)
     _outcome: Outcome | None = attrs.field(default=None, init=False)
 
-    def send(self, names: Sequence[str], params: Sequence[object]) -> None:
-        """Send prepared statements by name. The parameters belong to the last one: bytes are sent in binary, everything else as text."""
+    def send(self, names: Sequence[str], params: Sequence[object], rest: Iterator[Sequence[object]] | None = None) -> None:
+        """Send prepared statements by name. The parameters belong to the last one: bytes are sent in binary, everything else as text.
+
+        The last one is sent again with each element of `rest`, which `flush` takes one by one without waiting for results.
+        """
         self._check(LIBRARY.PQenterPipelineMode(self.connection))
         for name in names[:-1]:
             self._check(LIBRARY.PQsendQueryPrepared(self.connection, name.encode(), 0, None, None, None, _BINARY_FORMAT))
+        self._statement, self._rest = names[-1].encode(), rest
+        self._send_last(params)
+
+    def _send_last(self, params: Sequence[object]) -> None:
         values = [value if value is None or isinstance(value, bytes) else _text_value(value) for value in params]
         count = len(values)
         pointers = (c_char_p * count)(*values)
         lengths = (c_int * count)(*(len(value or b"") for value in values))
         formats = (c_int * count)(*(_BINARY_FORMAT if isinstance(value, bytes) else _TEXT_FORMAT for value in params))
-        self._check(LIBRARY.PQsendQueryPrepared(self.connection, names[-1].encode(), count, pointers, lengths, formats, _BINARY_FORMAT))
-        self._check(LIBRARY.PQpipelineSync(self.connection))
+        self._check(LIBRARY.PQsendQueryPrepared(self.connection, self._statement, count, pointers, lengths, formats, _BINARY_FORMAT))
+        self._take_next()
+
+    def _take_next(self) -> None:
+        failed = self._outcome is not None and self._outcome.error is not None
+        self._next = None if self._rest is None or failed else next(self._rest, None)
+        if self._next is None:
+            self._check(LIBRARY.PQpipelineSync(self.connection))
 
     def flush(self) -> bool:
-        """Returns whether everything has been sent."""
+        """Returns whether everything has been sent. Takes at most one element of the rest, so that others get their turn."""
+        if self._next is not None and self._flushed():
+            self._send_last(self._next)
+        return self._flushed() and self._next is None
+
+    def _flushed(self) -> bool:
         left = LIBRARY.PQflush(self.connection)
         self._check(left >= 0)
         return not left
@@ -152,10 +173,15 @@ class Exchange:
     def read(self) -> Outcome | None:
         """Read what has arrived. Returns the outcome of the last statement, or of the one that failed, once all are done."""
         self._check(LIBRARY.PQconsumeInput(self.connection))
+        ended = False
         while not LIBRARY.PQisBusy(self.connection):
             result = LIBRARY.PQgetResult(self.connection)
-            if not result:  # the end of one statement
+            if not result:
+                if ended:  # nothing more was sent so far
+                    return None
+                ended = True  # the end of one statement
                 continue
+            ended = False
             try:
                 status = LIBRARY.PQresultStatus(result)
                 if status == _END:

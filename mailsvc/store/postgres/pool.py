@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import attrs
@@ -74,7 +74,13 @@ class Transaction:
         """Returns the number of rows affected."""
         return (await self._execute(sql, params)).count
 
-    async def _execute(self, sql: str | Prepared, params: Params = ()) -> Result:
+    async def run_each(self, sql: Prepared, rows: Iterable[Params]) -> None:
+        """Run `sql` with each of `rows`. The next one is sent without waiting for the result of the previous one."""
+        rest = iter(rows)
+        for params in rest:
+            await self._execute(sql, params, rest)
+
+    async def _execute(self, sql: str | Prepared, params: Params = (), rest: Iterator[Params] | None = None) -> Result:
         if self._ended or self._busy:
             raise RuntimeError("The transaction has ended." if self._ended else "A transaction runs one statement at a time.")
         self._busy = True
@@ -82,7 +88,7 @@ class Transaction:
             if not self._begun and isinstance(sql, Prepared):
                 await self._pool.execute(self._connection, "BEGIN")
                 self._begun = True
-            result = await self._pool.execute(self._connection, sql if self._begun else f"BEGIN; {sql}", params)
+            result = await self._pool.execute(self._connection, sql if self._begun else f"BEGIN; {sql}", params, rest)
             self._begun = True
             return result
         finally:
@@ -242,10 +248,12 @@ class Pool:
         """Like `rows`, but returns the number of rows that the last statement affected."""
         return (await detached(self._execute_alone(sql, params))).count
 
-    async def execute(self, connection: Connection, sql: str | Prepared, params: Params = ()) -> Result:
+    async def execute(
+        self, connection: Connection, sql: str | Prepared, params: Params = (), rest: Iterator[Params] | None = None
+    ) -> Result:
         self.statements += 1
         try:
-            return await connection.execute(sql, params)
+            return await connection.execute(sql, params, rest)
         except OutOfResources as error:
             self._report_exhausted(error)
             raise

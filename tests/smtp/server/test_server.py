@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.protocol import ServerProtocol
 from mailsvc.smtp.server.replies import Refused
 from mailsvc.smtp.server.session import Limits, Listener, Session
 from tests.smtp.dialogue import LISTENERS
@@ -87,9 +88,50 @@ def test_the_records_of_a_body_are_read_together(end: str) -> None:
 def test_a_body_is_read_when_much_has_arrived() -> None:
     client = connect()
     client.send(HELO + ENVELOPE + b"DATA\r\n")
-    for _ in range(7):
+    for _ in range(27):
         client.protocol.dataReceived(RECORD * 10)
     assert len(client.protocol.incoming) < 10_000
+
+
+def test_reading_pauses_while_a_body_is_written() -> None:
+    client = in_data(connect())
+    assert client.recorder is not None
+    client.recorder.writing = Deferred()
+    for _ in range(30):
+        client.protocol.dataReceived(RECORD * 10)
+        client.clock.advance(0)
+        if client.transport.producerState == "paused":
+            break
+    assert 64 * 1024 < len(client.protocol.incoming) < 80_000
+    written, client.recorder.writing = client.recorder.writing, None
+    written.callback(None)
+    client.send(b".\r\n")
+    assert client.transport.producerState == "producing" and len(client.mails) == 1
+
+
+def test_few_connections_read_much_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerProtocol, "reading_much", 0)
+    clients = [in_data(connect()) for _ in range(40)]
+    for client in clients:
+        for _ in range(7):
+            client.protocol.dataReceived(RECORD * 10)
+    assert [client.transport.bufferSize for client in clients] == [262_144] * 32 + [65_536] * 8
+    for client in clients:
+        client.disconnect()
+    assert ServerProtocol.reading_much == 0
+
+
+def test_only_of_a_large_body_much_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerProtocol, "reading_much", 0)
+    client = connect()
+    client.send(HELO)
+    for records, much in ((10, False), (70, True), (10, False)):
+        client.send(ENVELOPE + b"DATA\r\n")
+        for _ in range(records // 10):
+            client.protocol.dataReceived(RECORD * 10)
+        assert client.transport.bufferSize == (262_144 if much else 65_536)
+        client.send(b".\r\n")
+        assert client.transport.bufferSize == 65_536
 
 
 def test_a_flood_of_commands_yields_to_other_connections() -> None:

@@ -18,7 +18,7 @@ from mailsvc.store.mail.inserts import SMALL
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, email, keyed, together
 
 
@@ -109,10 +109,10 @@ async def test_large_messages_are_stored_in_pieces(store: StoreRig) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_large_messages_do_not_delay_small_ones(store: StoreRig) -> None:
-    """Each large one takes about a hundred sequential round trips; the small one takes one."""
+    """Each large one takes thousands of turns of the reactor; the small one takes a few."""
 
     class Large(Spooled):
-        chunks = (b"x" * 299 + b"\n",) * 400  # type: ignore[assignment]
+        chunks = (b"x" * 299 + b"\n",) * 4000  # type: ignore[assignment]
 
     ended: list[str] = []
 
@@ -125,6 +125,27 @@ async def test_large_messages_do_not_delay_small_ones(store: StoreRig) -> None:
     for waiting in (*small, *large):
         await waiting
     assert ended == ["small"] * 3 + ["large"] * len(large)
+
+
+@pytest_twisted.ensureDeferred
+async def test_while_a_large_message_is_committed_the_next_one_is_written(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, gate = Transaction.commit, Deferred[None]()
+    gates = [gate]
+
+    async def late(transaction: Transaction) -> None:
+        if gates:
+            await gates.pop()
+        await commit(transaction)
+
+    with pytest.raises(DataRejected):
+        await store.acceptance.accept(Submission(ACCOUNT, (email(subject="a\0b", message=Spooled()),)))
+    monkeypatch.setattr(Transaction, "commit", late)
+    first = Deferred.fromCoroutine(store.accept(email(message=Spooled())))
+    await store.accept(email(message=Spooled()))
+    assert not first.called
+    gate.callback(None)
+    await first
+    assert await store.count("emails") == 2
 
 
 @pytest_twisted.ensureDeferred

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -158,3 +159,69 @@ async def test_stopping_the_pool_is_bounded_in_time(database: str) -> None:
     await pool.stop(timeout=0.01)
     with pytest.raises(StoreError):
         await waiting
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_rows_are_sent_without_waiting_for_their_results(pool: Pool, way: None) -> None:
+    await pool.run(TABLE)
+    turns, taken = 0, []
+    data = bytes(range(256)) * 20_000
+
+    def rows() -> Iterator[tuple[int, bytes]]:
+        for n in range(9):
+            taken.append(turns)
+            yield n, data
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    await pool.transact(lambda tx: tx.run_each(KEEP, iter(())))
+    waiting = Deferred.fromCoroutine(pool.transact(lambda tx: tx.run_each(KEEP, rows())))
+    while not waiting.called:
+        await deferLater(reactor(), 0.0, turn)
+    await waiting
+    assert await pool.rows("SELECT n, length(data), data = %s FROM kept", (data,)) == [(n, len(data), True) for n in range(9)]
+    assert taken[-1] - taken[0] > 5  # one after another, so that others have their turns and only two are in memory
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_more_is_sent_after_a_row_that_fails(database: str, way: None) -> None:
+    pool = Pool(database, reactor(), 1)
+    await pool.start()
+    await pool.run(TABLE)
+    backend = await pool.rows("SELECT pg_backend_pid()")
+    rows = ((min(n, 3), bytes(1_000_000)) for n in range(1_000_000))  # the fifth has the number of the fourth
+    with pytest.raises(Conflict):
+        await pool.transact(lambda tx: tx.run_each(KEEP, rows))
+    assert await pool.rows("SELECT n FROM kept") == []
+    assert await pool.rows("SELECT pg_backend_pid()") == backend
+    assert len(list(islice(rows, 1000))) == 1000  # most were not asked for
+    await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("good", [0, 1, 5])
+async def test_rows_that_cannot_be_made_roll_the_transaction_back(database: str, way: None, good: int) -> None:
+    pool = Pool(database, reactor(), 1)
+    await pool.start()
+    await pool.run(TABLE)
+
+    def rows() -> Iterator[tuple[int, bytes]]:
+        yield from ((n, bytes(1_000_000)) for n in range(good))
+        raise OSError("cannot be read")
+
+    with pytest.raises(OSError, match="cannot be read"):
+        await pool.transact(lambda tx: tx.run_each(KEEP, rows()))
+    assert await pool.rows("SELECT n FROM kept") == []
+    await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_time_limit_is_that_of_each_row(database: str) -> None:
+    pool = Pool(database, reactor(), 1, limits=Limits(statement=0.2))
+    await pool.start()
+    await pool.transact(lambda tx: tx.run_each(SLEEP, ((0.1, b"x") for _ in range(5))))
+    with pytest.raises(TimedOut):
+        await pool.transact(lambda tx: tx.run_each(SLEEP, ((seconds, b"x") for seconds in (0.0, 60.0, 0.0))))
+    await pool.stop()

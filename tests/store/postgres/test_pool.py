@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +15,7 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
+from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.connection import Limits
 from mailsvc.store.postgres.errors import Conflict, Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
@@ -426,3 +429,11 @@ async def test_start_raises_what_is_wrong(database: str, extra: str, reason: str
 def test_uuids_are_not_confused_with_text() -> None:
     assert str(Conflict("a", None, "23505")) == "constraint='a', sqlstate='23505'"
     assert UUID(int=1) != "00000000-0000-0000-0000-000000000001"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_unix_socket_holds_more_than_a_piece_of_a_message(pool: Pool) -> None:
+    [connection, *_] = pool._connections
+    with socket.socket(fileno=os.dup(connection.fileno())) as connected:
+        if connected.family == socket.AF_UNIX:
+            assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > PIECE
