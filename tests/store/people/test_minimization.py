@@ -62,7 +62,7 @@ async def test_bodies_are_deleted_when_nobody_waits_for_them(account: None, stor
 @pytest_twisted.ensureDeferred
 async def test_the_request_log_has_no_bodies(account: None, pool: Pool, store: StoreRig) -> None:
     log = RequestLog(pool)
-    entries = [attrs.evolve(ENTRY, log_id=uuid7(NOW.timestamp()), response_body="{}") for _ in range(2)]
+    entries = [attrs.evolve(ENTRY, log_id=uuid7(NOW.timestamp()), response_body=b"{}") for _ in range(2)]
     await log.write(entries[:1])
     await Minimization(pool, store.clock).set(ACCOUNT, ["requests"])
     await log.write(entries[1:])
@@ -76,7 +76,7 @@ async def test_the_request_log_of_encrypted_messages_has_no_bodies(account: None
     assert not await minimization.encrypted(ACCOUNT)
     await pool.run("UPDATE accounts SET encrypt_bodies = true WHERE id = %s", (ACCOUNT,))
     assert await minimization.encrypted(ACCOUNT)
-    await RequestLog(pool).write([attrs.evolve(ENTRY, log_id=uuid7(NOW.timestamp()), response_body="{}")])
+    await RequestLog(pool).write([attrs.evolve(ENTRY, log_id=uuid7(NOW.timestamp()), response_body=b"{}")])
     assert await pool.rows("SELECT request_body, response_body, path FROM request_log") == [(None, None, "/emails")]
 
 
