@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock, DeferredSemaphore
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -57,7 +57,7 @@ __all__ = [
 
 MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
-LARGE = 1  # submissions with large messages that are written at a time; two at once take longer, because both wait for the same log
+LARGE = 2  # submissions with large messages at a time: one is written while another is committed
 OVERHEAD = 1024  # bytes that an email counts for besides its message
 RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing after the connection was lost
 
@@ -91,6 +91,8 @@ class Acceptance:
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
         self._large = DeferredSemaphore(LARGE)
+        # Two large messages that are written at once take longer than one after the other: both wait for the same write-ahead log.
+        self._large_writing = DeferredLock()
         self.batch: SharedCommits[Submission, AcceptResult] = SharedCommits(
             self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger, idle=Idle(clock)
         )
@@ -150,17 +152,18 @@ class Acceptance:
 
     async def _accept_alone(self, submission: Submission) -> AcceptResult:
         """Large messages are committed separately, and delay only other large ones. While one is committed, the next is written."""
-        with ExitStack() as turn:
-            await self._large.acquire()
-            turn.callback(self._large.release)
-            self._announce([submission])
+        async with self._large:
+            await self._large_writing.acquire()
+            with ExitStack() as turn:
+                turn.callback(self._large_writing.release)
+                self._announce([submission])
 
-            async def write(tx: Transaction) -> AcceptResult:
-                [answer] = await self._write_in(tx, [submission])
-                turn.close()
-                return answer
+                async def write(tx: Transaction) -> AcceptResult:
+                    [answer] = await self._write_in(tx, [submission])
+                    turn.close()
+                    return answer
 
-            return await self._pool.transact(write)
+                return await self._pool.transact(write)
 
     def _announce(self, submissions: list[Submission]) -> None:
         if self._writing is not None:

@@ -128,24 +128,30 @@ async def test_large_messages_do_not_delay_small_ones(store: StoreRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_while_a_large_message_is_committed_the_next_one_is_written(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit, gate = Transaction.commit, Deferred[None]()
-    gates = [gate]
+async def test_while_a_large_message_is_committed_another_one_is_written(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no third one: the other connections are for small ones."""
+    commit, gate, both, begun = Transaction.commit, Deferred[None](), Deferred[None](), 0
 
     async def late(transaction: Transaction) -> None:
-        if gates:
-            await gates.pop()
+        nonlocal begun
+        begun += 1
+        if begun == LARGE:
+            both.callback(None)
+        await gate
         await commit(transaction)
 
     with pytest.raises(DataRejected):
         await store.acceptance.accept(Submission(ACCOUNT, (email(subject="a\0b", message=Spooled()),)))
-    monkeypatch.setattr(Transaction, "commit", late)
-    first = Deferred.fromCoroutine(store.accept(email(message=Spooled())))
-    await store.accept(email(message=Spooled()))
-    assert not first.called
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "commit", late)
+        large = [Deferred.fromCoroutine(store.accept(email(message=Spooled()))) for _ in range(LARGE + 1)]
+        await both
+        await store.accept(*(email() for _ in range(20)))
+        assert begun == LARGE
     gate.callback(None)
-    await first
-    assert await store.count("emails") == 2
+    for each in large:
+        await each
+    assert await store.count("emails") == LARGE + 1 + 20
 
 
 @pytest_twisted.ensureDeferred
