@@ -184,7 +184,7 @@ def test_downloads_that_nobody_reads_stay_out_of_memory(daemon: Daemon, hands: E
 
 
 @pytest.mark.slow
-def test_the_tenth_time_takes_no_more_memory_than_the_first_three(daemon: Daemon) -> None:
+def test_the_tenth_time_takes_no_more_memory_than_the_first(daemon: Daemon) -> None:
     """Large requests, downloads that nobody reads, and large mail to port 25, together, ten times."""
     email, path = attached(daemon, 12 * MIB), return_path(daemon, send(daemon, "h@example.net"))
     mail = b"Subject: large\r\n\r\n" + (b"x" * 76 + b"\r\n") * (12 * MIB // 78)
@@ -206,8 +206,7 @@ def test_the_tenth_time_takes_no_more_memory_than_the_first_three(daemon: Daemon
             statuses = [*pool.map(lambda what: what(0), [post, come_back])]
             assert statuses[0] == 200
         assert peak.bytes - resting < 2 * 256 * MIB
-        until(lambda: in_work(daemon) == 0)
-        if len(after) >= 3:  # how much of its memory malloc keeps differs from time to time
-            until(lambda: resident(daemon) - max(after[:3]) <= 20 * MIB)
+        until(lambda: in_work(daemon) == 0 and resident(daemon) - resting < 64 * MIB)
         after.append(resident(daemon))
         print(f"peak {(peak.bytes - resting) // MIB} MiB, then {(after[-1] - resting) // MIB} MiB above resting")
+    assert min(after[5:]) - min(after[:3]) <= 20 * MIB  # how much malloc keeps differs from time to time, but does not grow
