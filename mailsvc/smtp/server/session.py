@@ -140,7 +140,7 @@ class Limits:
     unauthenticated_seconds: float | None = 60.0  # until login or a first accepted recipient; None: no limit
     unauthenticated_bytes: int | None = 8192  # of commands, before the same; None: no limit
     grace: float = 10.0  # seconds for the client to read the last reply
-    unread: int = 65536  # bytes in the input buffer above which reading pauses, unless they are waited for
+    unread: int = 65536  # bytes in the input buffer above which reading pauses while nobody waits for them
 
 
 @attrs.frozen
