@@ -110,6 +110,8 @@ class Cut:
         self.room -= VALUE + len(key)
         if self.room < 0 or depth > DEPTH_MAX:
             return "…"
+        if type(value) is str and not in_file and key not in SECRET:  # most values are texts
+            return self._text(value)
         if value is not None and (key in SECRET or (in_file and key in ("content", "data")) or _is_file(value)):
             return f"(omitted: {_size(value)})"
         if isinstance(value, str):

@@ -13,6 +13,8 @@ import re
 from functools import lru_cache
 from uuid import UUID
 
+from mailsvc.mail.hmac_sha256 import HmacSha256
+
 _MAC = 10
 _LOCAL = re.compile(r"b-([a-z2-7]{48})", re.IGNORECASE)
 
@@ -44,11 +46,9 @@ def resembles(address: str) -> bool:
 
 
 def _mac(payload: bytes, secret: bytes) -> bytes:
-    mac = _keyed(secret).copy()
-    mac.update(payload)
-    return mac.digest()[:_MAC]
+    return _keyed(secret).digest(payload)[:_MAC]
 
 
 @lru_cache(16)
-def _keyed(secret: bytes) -> hmac.HMAC:
-    return hmac.new(secret, b"return-path:", "sha256")
+def _keyed(secret: bytes) -> HmacSha256:
+    return HmacSha256(secret, b"return-path:")

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,16 +18,17 @@ from zope.interface import implementer
 from mailsvc.settings import schema
 
 # The last line of defense: whatever looks like a secret is cut short, whichever module logged it. A pattern is only searched for in texts
-# that contain one of its words, in lower case: few lines do.
+# that contain its word, in lower case: few lines do.
+_CREDENTIALS = re.compile(r"(?i)\b(bearer|basic|password=)(\s*+)[A-Za-z0-9+/=_.~-]{6,}+"), r"\1\2…"
 _SECRETS = (
-    (("ms_",), re.compile(r"\bms_[A-Za-z0-9_]{6,}"), "ms_…"),
+    ("ms_", re.compile(r"\bms_[A-Za-z0-9_]{6,}"), "ms_…"),
     (
-        ("-----begin ",),
+        "-----begin ",
         re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|$)", re.DOTALL),
         "(a private key)",
     ),
-    (("://",), re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}+://[^\s:/@]*+):[^\s@/]++@"), r"\1:…@"),
-    (("bearer", "basic", "password="), re.compile(r"(?i)\b(bearer|basic|password=)(\s*+)[A-Za-z0-9+/=_.~-]{6,}+"), r"\1\2…"),
+    ("://", re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}+://[^\s:/@]*+):[^\s@/]++@"), r"\1:…@"),
+    *((word, *_CREDENTIALS) for word in ("bearer", "basic", "password=")),
 )
 
 _ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel.critical)
@@ -35,8 +37,8 @@ _ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel
 def without_secrets(text: str) -> str:
     """Cuts everything short that looks like a secret."""
     lower = text.lower()
-    for words, pattern, shown in _SECRETS:
-        if any(word in lower for word in words):
+    for word, pattern, shown in _SECRETS:
+        if word in lower:
             text = pattern.sub(shown, text)
     return text
 
@@ -67,7 +69,12 @@ def as_text(event: LogEvent) -> str:
     """Formats an event as a line for people, followed by a failure's traceback."""
     level = (event.get("log_level") or LogLevel.info).name
     text = eventAsText(event, includeTimestamp=False, includeSystem=False) if "log_failure" in event else _formatted(event)
-    return f"{_moment(event):%H:%M:%S} {level:<5} {text}"
+    return f"{_time_of_day(int(event.get('log_time', 0.0)))} {level:<5} {text}"
+
+
+@lru_cache(1)
+def _time_of_day(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S}"
 
 
 def _formatted(event: LogEvent) -> str:

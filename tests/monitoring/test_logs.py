@@ -135,3 +135,11 @@ def test_a_log_file_that_cannot_be_opened_again_stays_in_use(tmp_path):
     file.mkdir()
     log.info("kept")
     assert "kept" in (tmp_path / "mailsvc.json.1").read_text()
+
+
+def test_a_line_of_text_begins_with_the_time_of_day():
+    out = io.StringIO()
+    write = Observer(out, form="text", level="info")
+    for seconds in (86_400 + 3661.9, 3662.0):
+        write({"log_time": seconds, "log_level": LogLevel.info, "log_namespace": "mailsvc", "log_format": "x"})
+    assert out.getvalue() == "01:01:01 info  x\n01:01:02 info  x\n"

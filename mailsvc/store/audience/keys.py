@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.hmac_sha256 import HmacSha256
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -29,16 +28,10 @@ def folded(email: str) -> str:
     return email.lower()
 
 
-def _begun(secret: bytes) -> tuple[Any, Any]:
-    """HMAC-SHA256 (RFC 2104) up to where the message begins: each hash starts from a copy, which takes less than half the time."""
-    block = secret.ljust(64, b"\0")  # the secret has 32 bytes
-    return tuple(hashlib.sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))  # type: ignore[return-value]
-
-
 @attrs.frozen
 class AudienceKey:
     secret: bytes = attrs.field(repr=False)
-    _begun: tuple[Any, Any] = attrs.field(init=False, repr=False, eq=False, default=attrs.Factory(lambda self: _begun(self.secret), True))
+    _keyed: HmacSha256 = attrs.field(init=False, repr=False, eq=False, default=attrs.Factory(lambda self: HmacSha256(self.secret), True))
 
     def hash(self, email: str) -> bytes:
         """The hash of an address."""
@@ -52,11 +45,7 @@ class AudienceKey:
         return hmac.compare_digest(signature, self.sign(purpose, payload))
 
     def _hmac(self, message: bytes) -> bytes:
-        inner, outer = (begun.copy() for begun in self._begun)
-        inner.update(message)
-        outer.update(inner.digest())
-        digest: bytes = outer.digest()
-        return digest[:HASH]
+        return self._keyed.digest(message)[:HASH]
 
 
 @attrs.define(eq=False)

@@ -217,9 +217,8 @@ def _outcome(result: int, status: int) -> Outcome:
         return Outcome(
             [], -1, "", ServerError(_text(state), _text(message), *(each and _text(each) for each in (constraint, table, column)))
         )
-    columns = range(LIBRARY.PQnfields(result))
-    read = [_reader(LIBRARY.PQftype(result, column)) for column in columns]
-    rows = [tuple(_value(result, row, column, read[column]) for column in columns) for row in range(LIBRARY.PQntuples(result))]
+    columns = [(column, _reader(LIBRARY.PQftype(result, column))) for column in range(LIBRARY.PQnfields(result))]
+    rows = [tuple([_value(result, row, column, read) for column, read in columns]) for row in range(LIBRARY.PQntuples(result))]
     return Outcome(rows, int(LIBRARY.PQcmdTuples(result) or -1), _text(LIBRARY.PQcmdStatus(result)))
 
 

@@ -6,9 +6,10 @@ hashes keep the number of their key, and that key's line has to stay in the key 
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
+from functools import lru_cache
 
+from mailsvc.mail.hmac_sha256 import HmacSha256
 from mailsvc.store.encryption.secrets import Encryption
 
 PURPOSE = "erased addresses"
@@ -16,6 +17,10 @@ PURPOSE = "erased addresses"
 
 def keyed_hashes(encryption: Encryption, email: str) -> Mapping[int, bytes]:
     """The hash of an address by key number, the current one first."""
-    numbers = list(encryption.keys.by_number)[::-1]
     folded = email.lower().encode("utf-8", "replace")
-    return {number: hmac.digest(key, folded, "sha256") for number, key in zip(numbers, encryption.secrets_for(PURPOSE), strict=True)}
+    return {number: _keyed(secret).digest(folded) for number, secret in encryption.numbered_secrets_for(PURPOSE).items()}
+
+
+@lru_cache(16)
+def _keyed(secret: bytes) -> HmacSha256:
+    return HmacSha256(secret)

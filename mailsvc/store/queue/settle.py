@@ -171,7 +171,7 @@ def _email_row(n: int, settlement: Settlement) -> dict[str, object]:
     """The row for the email, once for all recipients of a settlement."""
     row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
     if settlement.attempt is not None and _brief(settlement) is None:
-        row |= attrs.asdict(settlement.attempt)
+        row |= attrs.asdict(settlement.attempt, recurse=False)
     if settlement.signature is not None:
         row["signature"] = settlement.signature.decode("ascii")
     return row
