@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.end_to_end.chromium import MARKS
 from tests.end_to_end.rig import Daemon, free_port
@@ -51,8 +51,13 @@ def test_a_test_email_before_there_is_a_domain_shows_its_result_in_place(page: P
     expect(page.locator("#test-result")).to_contain_text(ACCEPTED)  # without a reload
     looked_at(page, "shared-test")
     page.goto("/dashboard/broadcasts")
+    late: list[Route] = []
+    page.route("**/broadcast-editor.js*", lambda route: late.append(route))
     page.get_by_role("button", name="New broadcast").first.click()
     page.get_by_label("Subject").fill("Not lost")
+    expect(page.get_by_role("button", name=TEST)).to_have_count(0)  # nothing is sent before the script is there
+    late[0].continue_()
+    page.unroute("**/broadcast-editor.js*")
     page.get_by_role("button", name=TEST).click()
     expect(page.locator("#test-result")).to_contain_text(ACCEPTED)
     expect(page.get_by_label("Subject")).to_have_value("Not lost")

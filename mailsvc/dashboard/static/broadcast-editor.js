@@ -118,25 +118,25 @@ setInterval(look, LOOK);
 
 // The preview, and the test email
 
-const preview = document.getElementById("preview");
-const frame = document.getElementById("frame");
-const tested = document.getElementById("tested");
+const one = (id) => document.getElementById(id);  // the form comes after this script, so that nobody can send it earlier
 
 async function show() {
   await save();
-  const view = preview.elements.view.value;
+  const frame = one("frame"), { view, contact } = one("preview").elements;
   frame.hidden = false;
-  frame.dataset.view = view;
-  frame.src = `${path}/preview?${new URLSearchParams({ view, contact: preview.elements.contact.value, at: Date.now() })}`;
+  frame.dataset.view = view.value;
+  frame.src = `${path}/preview?${new URLSearchParams({ view: view.value, contact: contact.value, at: Date.now() })}`;
 }
-document.getElementById("show").addEventListener("click", show);
-preview.addEventListener("change", () => { if (!frame.hidden) show(); });
-preview.addEventListener("submit", async (event) => {
+document.addEventListener("click", (event) => { if (event.target.id === "show") show(); });
+document.addEventListener("change", (event) => { if (event.target.form?.id === "preview" && !one("frame").hidden) show(); });
+document.addEventListener("submit", async (event) => {
+  if (event.target.id !== "preview") return;
   event.preventDefault();
+  const tested = one("tested");
   tested.textContent = "Sending…";
   if (!await save()) { tested.textContent = "Not sent: the draft couldn’t be saved."; return; }
   try {
-    const { ok, answer } = await ask(`${path}/test`, new FormData(preview));
+    const { ok, answer } = await ask(`${path}/test`, new FormData(event.target));
     tested.textContent = ok ? `Sent to ${answer.to}. ` : `Not sent: ${answer.errors.test}`;
     if (ok) {
       const link = document.createElement("a");

@@ -20,12 +20,13 @@ async def settings(pool: Pool) -> Mapping[str, str]:
     return dict(await pool.rows("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_NAMES),)))
 
 
-# Backups and logical replication, by which Citus moves cells, are not standbys.
+# Backups and logical replication, by which Citus moves cells, are not standbys. What has just connected may be any of them; the state is
+# NULL for a role that may not see it.
 STANDBYS = """
 SELECT count(r.pid), current_setting('synchronous_standby_names') <> '',
        max(pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn))::bigint
 FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid
-WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IS DISTINCT FROM 'backup'
+WHERE s.slot_type IS DISTINCT FROM 'logical' AND coalesce(r.state, '') NOT IN ('startup', 'backup')
 """
 
 
