@@ -110,12 +110,11 @@ class Cut:
         self.room -= VALUE + len(key)
         if self.room < 0 or depth > DEPTH_MAX:
             return "…"
-        if type(value) is str and not in_file and key not in SECRET:  # most values are texts
+        left_out = key in SECRET or (in_file and key in ("content", "data"))
+        if isinstance(value, str) and not left_out:
             return self._text(value)
-        if value is not None and (key in SECRET or (in_file and key in ("content", "data")) or _is_file(value)):
+        if value is not None and (left_out or _is_file(value)):
             return f"(omitted: {_size(value)})"
-        if isinstance(value, str):
-            return self._text(value)
         in_file = in_file or key == "attachments"
         if isinstance(value, dict):
             return {_shortened(name): self.of(value[name], name, depth + 1, in_file=in_file) for name in self._while_room(value)}

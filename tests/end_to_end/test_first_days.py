@@ -53,7 +53,8 @@ def test_a_test_email_before_there_is_a_domain_shows_its_result_in_place(page: P
     page.goto("/dashboard/broadcasts")
     late: list[Route] = []
     page.route("**/broadcast-editor.js*", lambda route: late.append(route))
-    page.get_by_role("button", name="New broadcast").first.click()
+    with page.expect_request("**/broadcast-editor.js*"):
+        page.get_by_role("button", name="New broadcast").first.click()
     page.get_by_label("Subject").fill("Not lost")
     expect(page.get_by_role("button", name=TEST)).to_have_count(0)  # nothing is sent before the script is there
     late[0].continue_()

@@ -118,21 +118,21 @@ setInterval(look, LOOK);
 
 // The preview, and the test email
 
-const one = (id) => document.getElementById(id);  // the form comes after this script, so that nobody can send it earlier
+const byId = (id) => document.getElementById(id);  // the form comes after this script, so that nobody can send it earlier
 
 async function show() {
   await save();
-  const frame = one("frame"), { view, contact } = one("preview").elements;
+  const frame = byId("frame"), { view, contact } = byId("preview").elements;
   frame.hidden = false;
   frame.dataset.view = view.value;
   frame.src = `${path}/preview?${new URLSearchParams({ view: view.value, contact: contact.value, at: Date.now() })}`;
 }
 document.addEventListener("click", (event) => { if (event.target.id === "show") show(); });
-document.addEventListener("change", (event) => { if (event.target.form?.id === "preview" && !one("frame").hidden) show(); });
+document.addEventListener("change", (event) => { if (event.target.form?.id === "preview" && !byId("frame").hidden) show(); });
 document.addEventListener("submit", async (event) => {
   if (event.target.id !== "preview") return;
   event.preventDefault();
-  const tested = one("tested");
+  const tested = byId("tested");
   tested.textContent = "Sending…";
   if (!await save()) { tested.textContent = "Not sent: the draft couldn’t be saved."; return; }
   try {
