@@ -105,37 +105,39 @@ class _Composed:
 
 
 class Reservation(Protocol):
-    """A place in a lane for the recipients of one email at one domain; if not `leased`, just the destination to queue them under."""
+    """A place in a lane for the recipients of one email at one domain, stored with `lease`; if not `leased`, just the destination."""
 
     @property
     def destination(self) -> str: ...
+    @property
+    def lease(self) -> int: ...
     @property
     def leased(self) -> bool: ...
 
 
 class Handoff(Protocol):
-    """From acceptance to delivery within one process. `delivery/handoff` implements it."""
+    """From acceptance to delivery within one process or one machine. delivery/handoff and delivery/passing/handoff implement it."""
 
     def reserve(
         self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
     ) -> Reservation:
-        """Where mail for `domain` from the addresses of `pool` is queued, and a lease if this process can send it now. Never waits.
+        """Where mail for `domain` from the addresses of `pool` is queued, and a lease if it can be sent now. Never waits.
 
-        Processes only send mail of their own `region`, and none of an account that is paused.
+        The reservations of one email are made together, and all have the same lease or none. Processes only send mail of their own
+        `region`, and none of an account that is paused.
         """
 
     def prepare(self, email: NewEmail) -> None:
         """Before the commit. `deliver` or `release` follows."""
+
+    def writing(self, emails: Sequence[NewEmail]) -> None:
+        """These are about to be committed, as store/mail/accept says."""
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
         """After the commit: put the leased recipients into their lanes."""
 
     def release(self, email_id: UUID, reservations: Mapping[str, Reservation]) -> None:
         """The email was not committed, or it is not known whether it was: drop its reservations."""
-
-    @property
-    def lease(self) -> int:
-        """The number that this process leases under."""
 
 
 @attrs.frozen
@@ -297,7 +299,7 @@ class Intake:
                 scheduled_at=email.scheduled_at,
                 expires_at=(email.scheduled_at or composed.created_at) + (email.lifetime or self.expiry),
                 bulk=email.bulk,
-                lease=self.handoff.lease,
+                lease=next((each.lease for each in reservations.values() if each.leased), None),
                 topic_id=email.topic_id,
                 encrypted=domain.encrypted,
             ),
@@ -396,6 +398,7 @@ class _QueueOnly:
     """The reservation of a scheduled email: it is queued under its domain."""
 
     destination: str
+    lease: int = 0
     leased: bool = False
 
 

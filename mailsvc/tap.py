@@ -31,7 +31,7 @@ from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.assembly import assemble
 from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
+from mailsvc.delivery.handoff import QueueOnly
 from mailsvc.delivery.passing.assembly import Passing
 from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.service import Delivery
@@ -49,7 +49,7 @@ from mailsvc.http.resources.broadcasts.assembly import assemble as assemble_broa
 from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.http.resources.domains import DomainContext
 from mailsvc.http.resources.tracking import assembly as tracked_links
-from mailsvc.intake import Intake
+from mailsvc.intake import Handoff, Intake
 from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.monitoring import logs, metrics
@@ -147,7 +147,7 @@ class Daemon:
         self.open_stores()
         self.passing = Passing(self.reactor, self.process, self.database, self.notifications, self.opened)
         delivery = await self.start_delivery() if "delivery" in roles else None
-        handoff = self.passing.queue_only(self.routes(self.resolver)) if delivery is None else delivery.handoff
+        handoff = self.passing.handoff(self.routes(self.resolver)) if delivery is None else delivery.handoff
         await self.open_control_socket(delivery)
         if "ledger" in roles:
             self.start_ledger()
@@ -287,7 +287,7 @@ class Daemon:
         receivers = sandbox(self.reactor, self.opened, self.sandbox_mail, find, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    def prepare_intake(self, handoff: LocalHandoff | QueueOnly) -> None:
+    def prepare_intake(self, handoff: Handoff) -> None:
         """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
         reactor, settings = self.reactor, self.settings
         self.limits = wiring.mail_limits(settings.limits)
@@ -389,7 +389,7 @@ class Daemon:
 
     def broadcasts(self) -> BroadcastContext:
         """Broadcasts, and the engine that sends them."""
-        place = destinations(QueueOnly(self.process.id, self.routes(self.resolver)).reserve, self.pools.of)
+        place = destinations(QueueOnly(self.routes(self.resolver)).reserve, self.pools.of)
         context, engine = assemble_broadcasts(
             self.reactor, self.opened, self.database, self.settings, self.domains, self.quotas, place, self.notifications,
             self.threads.body, self.personal.keys, wiring.screening(self.intake.content_filter), self.tracking,

@@ -10,6 +10,7 @@ from mailsvc.delivery.admission.holds import FORGOTTEN, Holds
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.passing.handed_over import HandedOver
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.transaction import Key
 from mailsvc.store.queue.holds import EVERYTHING
@@ -30,10 +31,11 @@ class Chores:
         holds: Holds,
         lanes: Lanes,
         leases: LeaseBook,
+        handed_over: HandedOver,
         wake: Callable[[], None],
     ) -> None:
         self._limits, self._queue, self._holds = limits, queue, holds
-        self._lanes, self._leases, self._wake = lanes, leases, wake
+        self._lanes, self._leases, self._handed_over, self._wake = lanes, leases, handed_over, wake
         self._due: dict[str, float] = {}
         self._lost: set[Key] = set()  # leased rows that were not in memory at the last look
         self.expired = 0
@@ -45,6 +47,7 @@ class Chores:
         await self._do("reading holds", poll, self._read_holds)
         await self._do("deleting old holds", _FORGET_EVERY, self._forget_holds)
         await self._do("expiring mail", _EXPIRY_EVERY, self._expire)
+        self._handed_over.forget()
         await self._do("looking for lost leases", _LOST_EVERY, self._find_lost)
         await self._do("forgetting files of messages", _FILES_EVERY, self._leases.forget_files)
 
@@ -81,7 +84,7 @@ class Chores:
 
     async def _find_lost(self) -> int:
         """Give back rows leased by us that were not in memory twice in a row: the response to a commit was lost."""
-        unknown = set(await self._queue.leased()) - self._leases.held
+        unknown = set(await self._queue.leased()) - self._leases.held - self._handed_over.keys
         lost, self._lost = unknown & self._lost, unknown
         if lost:
             self.log.warn("{count} leases were lost track of and are given back to the queue", count=len(lost))

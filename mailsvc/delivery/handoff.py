@@ -1,6 +1,7 @@
 """Local hand-off: mail goes from acceptance to a lane of the same process without being read back from the queue.
 
-`intake.Handoff` is the interface; `writing` is for store/mail/accept. A process that does not deliver uses `QueueOnly`.
+`intake.Handoff` is the interface; `writing` is for store/mail/accept. A process that does not deliver uses `QueueOnly`, or passing/handoff
+if others on its machine do.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import MessageLoader
-from mailsvc.delivery.passing.sender import Sender
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.shaping import pooled
-from mailsvc.delivery.transaction import Transaction, from_email
+from mailsvc.delivery.transaction import NewMail, Transaction, from_email
 from mailsvc.store.mail.values import NewEmail
 
 _AHEAD = 250  # emails that are signed before their commit, or less if recipients wait in memory
@@ -33,19 +33,19 @@ _LOOKUPS = 100  # domains that a process without delivery looks up at once
 
 @attrs.define(eq=False)
 class Reservation:
-    """Where mail for a domain is queued, and the place that is kept for it in `lane`, if there is one.
+    """Where mail for a domain is queued, and the lease that its recipients are stored with, or 0.
 
-    Its recipients are then stored with `lease`. `charged`: bytes of the memory budget that are kept for the message.
+    `lane`: where a place is kept for it in this process, `charged`: bytes of the memory budget that are kept for the message.
     """
 
     destination: str
-    lane: Lane | None = None
     lease: int = 0
+    lane: Lane | None = None
     charged: int = 0
 
     @property
     def leased(self) -> bool:
-        return self.lane is not None
+        return self.lease != 0
 
 
 class LocalHandoff:
@@ -66,10 +66,6 @@ class LocalHandoff:
         self._loader = loader
         self._limits, self._admission, self._queue, self._routes = limits, admission, queue, routes
         self._holds, self._backlog, self._lanes, self._leases = holds, backlog, lanes, leases
-
-    @property
-    def lease(self) -> int:
-        return self._queue.lease
 
     def reserve(
         self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
@@ -100,23 +96,23 @@ class LocalHandoff:
         lane = self._lanes.of(route)
         lane.reserve()
         self._leases.memory.charge(size)
-        return Reservation(destination, lane, self.lease, size)
+        return Reservation(destination, self._queue.lease, lane, size)
 
     def prepare(self, email: NewEmail) -> None:
         """Nothing to do: its places are reserved."""
 
-    def writing(self, emails: Sequence[NewEmail]) -> None:
+    def writing(self, emails: Sequence[NewMail]) -> None:
         """They are about to be committed. Sign meanwhile those that are then sent at once, unless mail is waiting anyway."""
         room = max(0, _AHEAD - len(self._leases.held))
         leased = [each for each in emails if any(new.leased for new in each.recipients)]
         self._loader.sign_ahead([self._first(each) for each in leased[:room]])
 
-    def _first(self, email: NewEmail) -> Transaction:
+    def _first(self, email: NewMail) -> Transaction:
         destination = next(new.destination for new in email.recipients if new.leased)
-        return next(from_email(email, destination, self.lease, self._limits.recipients_per_message, email.message))
+        return next(from_email(email, destination, self._queue.lease, self._limits.recipients_per_message, email.message))
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
-        """After the commit: put leased recipients into their lanes. Two domains may have reserved in one lane: one place serves both."""
+        """After the commit: put leased recipients into their lanes."""
         if (
             email.scheduled_at is None
             and email.topic_id is None
@@ -124,9 +120,13 @@ class LocalHandoff:
             and not all(each.leased for each in email.recipients)
         ):
             self._leases.keep(email)
+        self.put(email, reservations)
+
+    def put(self, email: NewMail, reservations: Mapping[str, object]) -> None:
+        """Its leased recipients into their lanes."""
         lanes: dict[str, Reservation] = {}
         for reservation in _leased(reservations):
-            if reservation.destination in lanes:
+            if reservation.destination in lanes:  # two domains have reserved in one lane: one place serves both
                 self._release(reservation)
             else:
                 lanes[reservation.destination] = reservation
@@ -134,7 +134,7 @@ class LocalHandoff:
             self._put(email, reservation)
             self._release(reservation)
 
-    def _put(self, email: NewEmail, reservation: Reservation) -> None:
+    def _put(self, email: NewMail, reservation: Reservation) -> None:
         lane, leases = reservation.lane, self._leases
         assert lane is not None
         most = self._limits.recipients_per_message
@@ -165,41 +165,34 @@ class LocalHandoff:
 class QueueOnly:
     """Everything is queued. The destination comes from a route that is already known, so that whoever claims the mail need not move it.
 
-    Unknown domains are looked up for the next mail; nothing waits for that. `sender` passes messages on to processes that deliver.
+    Unknown domains are looked up for the next mail; nothing waits for that.
     """
 
     log = Logger()
 
-    lease: int
     routes: Routes
-    sender: Sender | None = None
     _looking_up: set[str] = attrs.field(factory=set, init=False)
 
     def reserve(
         self, domain: str, size: int, bulk: bool, pool: str = "", region: str | None = None, account_id: UUID | None = None
     ) -> Reservation:
-        domain = domain.lower()
-        answer = self.routes.cached(domain)
+        return Reservation(self.known(domain, pool) or domain.lower())
+
+    def known(self, domain: str, pool: str) -> str | None:
+        """The destination of a domain, if it has been looked up."""
+        answer = self.routes.cached(domain.lower())
         if answer is None:
-            self._look_up(domain)
-        return Reservation(pooled(answer.destination, pool) if isinstance(answer, Route) else domain)
+            self._look_up(domain.lower())
+        return pooled(answer.destination, pool) if isinstance(answer, Route) else None
 
     def prepare(self, email: NewEmail) -> None:
-        """The message is there before the process that delivers can claim the email."""
-        if self.sender is not None:
-            self.sender.pass_on(email)
+        """Nothing to do, here and below."""
 
-    def writing(self, emails: Sequence[NewEmail]) -> None:
-        """Nothing to do: the process that delivers signs."""
+    def writing(self, emails: Sequence[NewEmail]) -> None: ...
 
-    def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
-        """Other processes claim it."""
-        if self.sender is not None:
-            self.sender.committed(email.email_id)
+    def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None: ...
 
-    def release(self, email_id: UUID, reservations: Mapping[str, object]) -> None:
-        if self.sender is not None:
-            self.sender.dropped(email_id)
+    def release(self, email_id: UUID, reservations: Mapping[str, object]) -> None: ...
 
     def _look_up(self, domain: str) -> None:
         if domain in self._looking_up or len(self._looking_up) >= _LOOKUPS:

@@ -6,7 +6,7 @@ mail, its recipients bounce here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -16,10 +16,8 @@ from mailsvc.delivery.connection.route import Answer, NoMail, Route, Routes, Unk
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.reading import refused
-from mailsvc.delivery.transaction import Transaction, domain_of, from_rows
+from mailsvc.delivery.transaction import PoolOf, Transaction, domain_of, from_rows
 from mailsvc.store.queue.claims import Leased
-
-PoolOf = Callable[[Transaction], str]
 
 
 class Placing:

@@ -34,6 +34,7 @@ from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Consent, MessageLoader, Sending
+from mailsvc.delivery.passing.handed_over import HandedOver
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.reactions import Reactions
@@ -55,7 +56,8 @@ _SETTLE_SECONDS = 10.0  # at shutdown, to settle the attempts that were cut
 class Delivery(Service):
     """Start it once the process is registered. `stopService` drains; it fires when nothing is in progress.
 
-    `handoff` is for intake. `lanes`, `slots`, `memory` and `expired` are for metrics, `view` is for the operator.
+    `handoff` is for intake, `handed_over` for other processes that accept. `lanes`, `slots`, `memory` and `expired` are for metrics, `view`
+    is for the operator.
     """
 
     log = Logger()
@@ -100,10 +102,11 @@ class Delivery(Service):
         placing = Placing(routes, holds, attempts, lanes, leases, limits.recipients_per_message, pool_of)
         self._names = DestinationNames(routes, shaping, pools.names if pools is not None else lambda: [""])
         self._claiming = Claiming(self._queue, admission, holds, placing, lanes, leases, backlog, tasks, self.wake)
-        self._chores = Chores(limits, self._queue, holds, lanes, leases, self.wake)
         self.handoff = LocalHandoff(limits, admission, self._queue, routes, holds, backlog, lanes, leases, loader)
+        most = limits.recipients_per_message
+        self.handed_over = HandedOver(self._queue, self.handoff, leases, holds, tasks, most, pool_of, self.wake)
+        self._chores = Chores(limits, self._queue, holds, lanes, leases, self.handed_over, self.wake)
         self._tasks, self._leases = tasks, leases
-        self.keep_passed, self.forget_passed = leases.keep_passed, leases.forget_passed
         self.memory, self.attempts, self.holds, self.slots, self.lanes = memory, attempts, holds, slots, lanes
 
     def startService(self) -> None:

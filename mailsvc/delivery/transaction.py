@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from typing import Protocol
 from uuid import UUID
 
 import attrs
 
 from mailsvc.store.broadcasts.personal import PersonalEmail
-from mailsvc.store.mail.accept import NewEmail, Pieces
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.mail.values import NewRecipient, Pieces
 from mailsvc.store.queue.claims import Leased
 
 Key = tuple[UUID, int]  # a row of the queue: email and recipient number
+
+
+class Mail(Protocol):
+    """What decides about the pool of source addresses of an email."""
+
+    @property
+    def account_id(self) -> UUID: ...
+    @property
+    def domain_id(self) -> UUID: ...
+    @property
+    def bulk(self) -> bool: ...
+
+
+PoolOf = Callable[[Mail], str]
+
+
+class NewMail(Mail, Protocol):
+    """What delivery needs of an email that it need not claim."""
+
+    @property
+    def email_id(self) -> UUID: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def expires_at(self) -> datetime: ...
+    @property
+    def recipients(self) -> tuple[NewRecipient, ...]: ...
+    @property
+    def envelope(self) -> StoredEnvelope: ...
+    @property
+    def message(self) -> bytes | Pieces | None: ...
 
 
 @attrs.define(eq=False)
@@ -69,7 +101,7 @@ def from_rows(rows: Iterable[Leased], lease: int, most: int) -> Iterator[Transac
             yield Transaction(first.account_id, first.email_id, first.domain_id, lease, first.bulk, part)
 
 
-def from_email(email: NewEmail, destination: str, lease: int, most: int, body: bytes | Pieces | None) -> Iterator[Transaction]:
+def from_email(email: NewMail, destination: str, lease: int, most: int, body: bytes | Pieces | None) -> Iterator[Transaction]:
     """The recipients of a new email that were stored with a lease for `destination`."""
     rows = [
         Leased(

@@ -224,6 +224,9 @@ def deliveries(delivery: Any, settling: Any) -> Callable[[Exposition], None]:
         outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed"), 0) | settling.outcomes
         text = "Recipients by the outcome of an attempt. expired: the time limit passed while they were queued."
         exposition.counter("deliveries", text, _each(outcomes | {"expired": delivery.expired}), ("outcome",))
+        text = "Emails handed over by processes that accept mail. given_back: queued after all; left: another process has their lease."
+        handed_over = dict.fromkeys(("sent", "given_back", "left"), 0) | delivery.handed_over.counts
+        exposition.counter("handed_over", text, _each(handed_over), ("result",))
         lanes = list(delivery.lanes)
         exposition.gauge("lanes", "Destinations with mail in memory.", len(lanes))
         exposition.gauge("lane_waiting", "Transactions waiting in lanes.", sum(lane.waiting for lane in lanes))

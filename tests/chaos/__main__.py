@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 
-from tests.chaos import broadcasts, clocks, commands, takeovers
+from tests.chaos import broadcasts, clocks, commands, handoffs, takeovers
 from tests.chaos import databases as d
 from tests.chaos import experiments as e
 from tests.chaos.cluster import can_mount
@@ -58,6 +58,8 @@ def main() -> int:
         "T27": lambda: commands.killed(given.command_kills, given.command_emails),
         "T28": lambda: takeovers.fallen_behind(given.emails // 20),
         "T33": lambda: takeovers.promoted(given.emails // 2),
+        "T34": lambda: handoffs.killed(given.emails, given.kills),
+        "T35": lambda: handoffs.stopped(given.emails // 2, 80.0),
     }
     needs = {
         **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import _AHEAD, _LOOKUPS, LocalHandoff, QueueOnly
+from mailsvc.delivery.passing.handoff import PassingHandoff
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.net.dns import Mx, Records
 from mailsvc.store.mail.values import NewEmail, NewRecipient
@@ -35,7 +36,7 @@ class Names:
 
 def leaving(**routes: str) -> tuple[QueueOnly, Names]:
     names: Any = Names()
-    return QueueOnly(7, Routes(Clock(), names, routes)), names
+    return QueueOnly(Routes(Clock(), names, routes)), names
 
 
 def test_mail_is_queued_under_its_destination_once_it_is_known() -> None:
@@ -64,24 +65,40 @@ def test_lookups_are_limited_and_a_failed_one_is_repeated() -> None:
 
 
 class Sender:
-    """Keeps the calls."""
+    """Keeps the calls. All leases are of process 9."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
+
+    def lease(self, *given: Any) -> int:
+        self.calls.append(("lease", given))
+        return 9
 
     def __getattr__(self, name: str) -> Any:
         return lambda given: self.calls.append((name, given))
 
 
-def test_a_message_is_passed_on_before_the_commit_and_its_outcome_afterwards() -> None:
-    leave, _ = leaving()
+def test_mail_for_known_destinations_is_stored_with_the_lease_of_another_process() -> None:
+    queue, names = leaving()
     sender: Any = Sender()
-    leave.sender = sender
+    leave = PassingHandoff(queue, sender)
+    first = leave.reserve("example.org", 1, False, "warm", "eu")
+    assert (first.destination, first.lease, sender.calls) == ("example.org", 0, [])
+    names.answer("example.org", "mx.example.net")
+    second = leave.reserve("Example.org", 1, True, "warm", "eu")
+    assert (second.lease, second.leased, sender.calls) == (9, True, [("lease", (second.destination, True, "eu"))])
+    assert "mx.example.net" in second.destination and "warm" in second.destination
+
+
+def test_an_email_is_passed_on_before_the_commit_and_its_outcome_afterwards() -> None:
+    sender: Any = Sender()
+    leave = PassingHandoff(leaving()[0], sender)
     new = email()
     leave.prepare(new)
+    leave.writing([new])
     leave.deliver(new, {})
     leave.release(new.email_id, {})
-    assert sender.calls == [("pass_on", new), ("committed", new.email_id), ("dropped", new.email_id)]
+    assert sender.calls == [("pass_on", new), ("committed", new), ("dropped", new.email_id)]
 
 
 class Loader:

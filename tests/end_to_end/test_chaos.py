@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import broadcasts, commands, databases, experiments, takeovers
+from tests.chaos import broadcasts, commands, databases, experiments, handoffs, takeovers
 from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
 from tests.chaos.patroni import INSTALLED
@@ -32,6 +32,7 @@ def beside() -> Iterator[dict[str, Future[Figures]]]:
             "T15": threads.submit(databases.killed_backends, 100, 6),
             "T23": threads.submit(takeovers.standby, 100),
             "T28": threads.submit(takeovers.fallen_behind, 20),
+            "T35": threads.submit(handoffs.stopped, 200, 50.0),  # what was handed over is given back after 20 seconds
             **({"T33": threads.submit(takeovers.promoted, 100)} if INSTALLED else {}),
         }
 
@@ -94,6 +95,15 @@ def test_an_asynchronous_standby_takes_over(beside: dict[str, Future[Figures]]) 
 @pytest.mark.skipif(not INSTALLED, reason="Patroni, etcd and Postgres 15 are not here (Debian: patroni, etcd-server, postgresql-15)")
 def test_patroni_promotes_the_standby(beside: dict[str, Future[Figures]]) -> None:
     assert beside["T33"].result(240).lost == 0
+
+
+def test_the_process_that_accepts_or_the_one_that_delivers_is_killed() -> None:
+    figures = handoffs.killed(400, 4)
+    assert figures.lost == 0 and int(str(figures.notes["handed over"])) > 0
+
+
+def test_the_process_that_accepts_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T35"].result(180).duplicates == 0
 
 
 def test_a_broadcast_while_the_daemon_and_postgres_are_killed() -> None:

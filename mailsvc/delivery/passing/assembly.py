@@ -12,6 +12,7 @@ import attrs
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.handoff import QueueOnly
 from mailsvc.delivery.passing import sockets
+from mailsvc.delivery.passing.handoff import PassingHandoff
 from mailsvc.delivery.passing.receiver import Receiver
 from mailsvc.delivery.passing.sender import Sender
 from mailsvc.delivery.service import Delivery
@@ -38,7 +39,7 @@ class Passing:
 
     def take(self, delivery: Delivery) -> None:
         """In a process that delivers."""
-        receiver = Receiver(delivery.keep_passed, delivery.forget_passed, delivery.wake)
+        receiver = Receiver(delivery.handed_over)
 
         def changed(behind: bool) -> None:
             self.pace.set(behind)
@@ -52,15 +53,15 @@ class Passing:
             self.opened.add("messages of other processes", receiver.stop)
             self.notifications.notify(CHANNEL)  # those that accept look again, and find the socket
 
-    def queue_only(self, routes: Routes) -> QueueOnly:
+    def handoff(self, routes: Routes) -> QueueOnly | PassingHandoff:
         """In a process that does not deliver."""
         if not sockets.SUPPORTED:
-            return QueueOnly(self.process.id, routes)
+            return QueueOnly(routes)
         sender = Sender(self.reactor, lambda: self.process.id, partial(running, self.database.pool), self._address, self.pace.set)
         self.notifications.listen(CHANNEL, sender.look_again)
         self.opened.add("passing messages on", sender.stop)
         self.opened.add("processes of this machine", every(self.reactor, HEARTBEAT, "looking for processes", sender.look))
-        return QueueOnly(self.process.id, routes, sender)
+        return PassingHandoff(QueueOnly(routes), sender)
 
     def _address(self, process: int) -> str:
         return sockets.name(self.database.encryption.secrets_for(_PURPOSE)[0], process)

@@ -1,44 +1,49 @@
-"""The end that delivers: it keeps the messages that other processes pass on, and tells them whether it is behind."""
+"""The end that delivers: it receives what other processes pass on, and tells them whether it is behind."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import IO, Any
+from collections.abc import Iterable
+from typing import IO, Any, Protocol
 from uuid import UUID
 
 import attrs
+from twisted.internet import protocol
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IFileDescriptorReceiver
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import (
-    BEHIND,
-    FILE_READ,
-    IN_TIME,
-    BadFrame,
-    Committed,
-    Dropped,
-    FileId,
-    Frame,
-    FrameReader,
-    Passed,
-    Section,
-)
-from mailsvc.store.mail.envelope import StoredEnvelope
+from mailsvc.delivery.passing.frames import BadFrame, Committed, Dropped, FileId, Frame, FrameReader, Passed, Section
+from mailsvc.delivery.passing.replies import BEHIND, FILE_READ, IN_TIME, Refused
 from mailsvc.store.mail.spooled import Spooled
 
 _MOST = 100  # connections
 _FILES = 16  # of one connection that wait for their frames
 
 
+class Emails(Protocol):
+    """What is told about emails that other processes commit: passing/handed_over. `owner`: the connection that an email came over."""
+
+    def passed(self, emails: Iterable[tuple[Passed, bytes | Spooled | None]], owner: object) -> set[Refused]:
+        """They are about to be committed; with their messages. Returns for what there is no room."""
+
+    def committed(self, frames: Iterable[Committed]) -> None:
+        """They are in the queue."""
+
+    def dropped(self, email_id: UUID) -> None:
+        """It may not be put there."""
+
+    def lost(self, owner: object) -> None:
+        """The other process will say nothing more about its emails."""
+
+
 @implementer(IFileDescriptorReceiver)
-class _Connection(Protocol):
+class _Connection(protocol.Protocol):
     """From one process that accepts."""
 
     log = Logger()
@@ -68,7 +73,9 @@ class _Connection(Protocol):
         in_files = sum(isinstance(frame, Passed) and isinstance(frame.body, Section) for frame in frames)
         if in_files:
             self.transport.write(FILE_READ * in_files)
-        self._receiver.received(frames, self._files)
+        refused = self._receiver.received(frames, self._files, self)
+        if refused:
+            self.transport.write(b"".join([each.written for each in refused]))
 
     def fileDescriptorReceived(self, descriptor: int) -> None:
         """Before the frame that it belongs to."""
@@ -80,8 +87,10 @@ class _Connection(Protocol):
                 self._files.popitem(last=False)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._receiver.connections.discard(self)
         self._files.clear()
+        if self in self._receiver.connections:
+            self._receiver.connections.remove(self)
+            self._receiver.emails.lost(self)
 
     def tell(self, behind: bool) -> None:
         self.transport.write(BEHIND if behind else IN_TIME)
@@ -89,16 +98,9 @@ class _Connection(Protocol):
 
 @attrs.define(eq=False)
 class Receiver:
-    """`keep` is given each message before its email is in the queue, `forget` the ID of one that may not be put there.
-
-    `wake` causes a look at the queue.
-    """
-
     log = Logger()
 
-    keep: Callable[[UUID, bytes | Spooled, StoredEnvelope], None]
-    forget: Callable[[UUID], None]
-    wake: Callable[[], None]
+    emails: Emails
     behind: bool = attrs.field(default=False, init=False)
     connections: set[_Connection] = attrs.field(factory=set, init=False)
     _port: Any = attrs.field(default=None, init=False)
@@ -117,16 +119,17 @@ class Receiver:
         for connection in list(self.connections):
             connection.transport.abortConnection()
 
-    def received(self, frames: list[Frame], files: dict[FileId, IO[bytes]]) -> None:
+    def received(self, frames: list[Frame], files: dict[FileId, IO[bytes]], owner: object) -> set[Refused]:
+        """Returns for what there is no room. Frames about one email are of different kinds, in the order of the kinds here."""
+        passed = [frame for frame in frames if isinstance(frame, Passed)]
+        refused = self.emails.passed([(frame, _message(frame, files)) for frame in passed], owner) if passed else set()
+        committed = [frame for frame in frames if isinstance(frame, Committed)]
+        if committed:
+            self.emails.committed(committed)
         for frame in frames:
-            if isinstance(frame, Passed):
-                message = frame.body if isinstance(frame.body, bytes) else _opened(frame.body, files)
-                if message is not None:
-                    self.keep(frame.email_id, message, frame.envelope)
-            elif isinstance(frame, Dropped):
-                self.forget(frame.email_id)
-        if any(isinstance(frame, Committed) for frame in frames):
-            self.wake()
+            if isinstance(frame, Dropped):
+                self.emails.dropped(frame.email_id)
+        return refused
 
     def set(self, behind: bool) -> None:
         """Tell the processes that accept."""
@@ -135,7 +138,10 @@ class Receiver:
             connection.tell(behind)
 
 
-def _opened(section: Section, files: dict[FileId, IO[bytes]]) -> Spooled | None:
-    """None if the system did not pass the file on: too many are open."""
-    file = files.pop(section.file, None)
-    return None if file is None else Spooled(section.prefix, file, section.start, section.end)
+def _message(frame: Passed, files: dict[FileId, IO[bytes]]) -> bytes | Spooled | None:
+    """None if it was not passed on, or if the system has left out its file: too many are open."""
+    body = frame.body
+    if not isinstance(body, Section):
+        return body
+    file = files.pop(body.file, None)
+    return None if file is None else Spooled(body.prefix, file, body.start, body.end)

@@ -18,23 +18,29 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import BEHIND, FILE_READ, IN_TIME, LARGEST, Committed, Dropped, Frame, Passed, Section, written
+from mailsvc.delivery.passing.frames import LARGEST, BadFrame, Committed, Dropped, Frame, LeasedRecipients, Passed, Section, written
+from mailsvc.delivery.passing.replies import BEHIND, FILE_READ, Refused, ReplyReader
 from mailsvc.store.mail.spooled import Spooled
-from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.mail.values import NewEmail, NewRecipient
 from mailsvc.store.queue.processes import Running
 
 _CONNECT = 5  # seconds
 _WAITING = 4 << 20  # bytes for one process that may wait to be written: a batch comes at once
 _FILES = 16  # whose descriptors may be on their way to one process
+_REFUSED = 1.0  # seconds for which a destination gets no leases of a process that had no room for it
+_DESTINATIONS = 1000  # that have been refused, remembered
 
 
 class _Connection(Protocol):
-    """To one process that delivers."""
+    """To one process that delivers. `lease`: the number that it is registered with."""
 
+    log = Logger()
     transport: Any
 
-    def __init__(self, sender: Sender, process: int) -> None:
-        self._sender, self._process = sender, process
+    def __init__(self, sender: Sender, process: int, lease: int) -> None:
+        self._sender, self._process, self.lease = sender, process, lease
+        self._replies = ReplyReader()
+        self._refused: dict[Refused, float] = {}  # until when
         self.behind = self._paused = False
         self._waiting = 0  # bytes since the transport paused
         self._files: deque[IO[bytes]] = deque()  # open until the other process has read the frame
@@ -48,12 +54,23 @@ class _Connection(Protocol):
         self._sender.opened(self._process, self)
 
     def dataReceived(self, data: bytes) -> None:
-        for _ in range(min(data.count(FILE_READ), len(self._files))):
-            self._files.popleft()
-        last = max(data.rfind(BEHIND), data.rfind(IN_TIME))
-        if last >= 0:
-            self.behind = data[last : last + 1] == BEHIND
+        try:
+            for reply in self._replies.feed(data):
+                self._replied(reply)
+        except BadFrame as error:
+            self.log.warn("a process that delivers answered what cannot be read: {error}", error=str(error))
+            self.transport.abortConnection()
+
+    def _replied(self, reply: bytes | Refused) -> None:
+        if isinstance(reply, Refused):
+            if len(self._refused) >= _DESTINATIONS:
+                self._refused.clear()
+            self._refused[reply] = self._sender.now() + _REFUSED
+        elif reply != FILE_READ:
+            self.behind = reply == BEHIND
             self._sender.changed()
+        elif self._files:
+            self._files.popleft()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._files.clear()
@@ -63,6 +80,10 @@ class _Connection(Protocol):
     def full(self) -> bool:
         """It reads more slowly than this process accepts: what does not fit is not passed on."""
         return self._waiting >= _WAITING or len(self._files) >= _FILES
+
+    def has_room(self, destination: str, bulk: bool) -> bool:
+        """Whether emails to this destination may be handed over."""
+        return not self.full and self._refused.get(Refused(destination, bulk), 0.0) <= self._sender.now()
 
     def write(self, frame: Frame, file: IO[bytes] | None = None) -> None:
         """`file`: whose descriptor is passed on beside the frame."""
@@ -98,11 +119,14 @@ class Sender:
     running: Callable[[], Awaitable[list[Running]]]
     address: Callable[[int], str]
     behind: Callable[[bool], None]
+    now: Callable[[], float] = attrs.field(default=attrs.Factory(lambda self: self.reactor.seconds, takes_self=True))
     _connections: dict[int, _Connection] = attrs.field(factory=dict, init=False)
     _connecting: set[int] = attrs.field(factory=set, init=False)
     _turns: Any = attrs.field(factory=lambda: cycle(()), init=False)
+    _next: _Connection | None = attrs.field(default=None, init=False)
     _region: str = attrs.field(default="", init=False)
-    _passed: dict[UUID, _Connection] = attrs.field(factory=dict, init=False)  # emails that are being committed
+    # Emails that are being committed, and their recipients then
+    _passed: dict[UUID, tuple[_Connection, tuple[NewRecipient, ...]]] = attrs.field(factory=dict, init=False)
 
     async def look(self) -> None:
         """Connect to the processes that are new, and forget those that have ended."""
@@ -111,40 +135,71 @@ class Sender:
         if own is None:
             return
         self._region = own.region
-        beside = {each.pid for each in running if "delivery" in each.roles and (each.host, each.region) == (own.host, own.region)}
-        for gone in self._connections.keys() - beside:
+        here = own.host, own.region
+        beside = {each.pid: each.id for each in running if "delivery" in each.roles and (each.host, each.region) == here}
+        for gone in self._connections.keys() - beside.keys():
             self._connections[gone].transport.loseConnection()
-        for new in beside - self._connections.keys() - self._connecting:
+        for known in self._connections.keys() & beside.keys():
+            self._connections[known].lease = beside[known]
+        for new in beside.keys() - self._connections.keys() - self._connecting:
             self._connecting.add(new)
             endpoint = UNIXClientEndpoint(self.reactor, self.address(new), timeout=_CONNECT)
-            connectProtocol(endpoint, _Connection(self, new)).addErrback(lambda _, process=new: self.lost(process))
+            connectProtocol(endpoint, _Connection(self, new, beside[new])).addErrback(lambda _, process=new: self.lost(process))
+
+    def lease(self, destination: str, bulk: bool, region: str | None) -> int:
+        """The lease to store the recipients of the next email at a destination with; 0: they must be queued. `pass_on` has to follow."""
+        connection = self._next
+        if connection is None or region != self._region or not connection.has_room(destination, bulk):
+            return 0
+        return connection.lease
 
     def pass_on(self, email: NewEmail) -> None:
-        """To one of them, in turn, before the commit; `committed` or `dropped` follows.
+        """To the process that has its leases, else to one of them, in turn, before the commit; `committed` or `dropped` follows.
 
         It is left to the queue if they are busy, or if the email must not be delivered from memory.
         """
-        message = email.message
-        if not self._connections or not isinstance(message, bytes | Spooled) or len(_in_memory(message)) > LARGEST:
+        connection = self._next
+        if email.lease is not None:
+            connection = next((each for each in self._connections.values() if each.lease == email.lease), None)
+        if connection is None:
             return
-        if email.scheduled_at is not None or email.topic_id is not None or email.region != self._region:
+        self._next = next(self._turns)
+        message = self._message(email, connection)
+        if message is None and email.lease is None:
             return
-        if email.encrypted and isinstance(message, Spooled):  # the file is not, and would stay longer on the disk
-            return
-        connection = next(self._turns)
-        if not connection.full:
-            self._passed[email.email_id] = connection
-            in_file = message.file if isinstance(message, Spooled) else None
-            connection.write(Passed(email.email_id, email.envelope, message if isinstance(message, bytes) else _section(message)), in_file)
+        self._passed[email.email_id] = connection, email.recipients
+        in_file = message.file if isinstance(message, Spooled) else None
+        body = _section(message) if isinstance(message, Spooled) else message
+        connection.write(Passed(email.email_id, email.envelope, body, self._leased_recipients(email)), in_file)
 
-    def committed(self, email_id: UUID) -> None:
-        connection = self._passed.pop(email_id, None)
+    def _message(self, email: NewEmail, connection: _Connection) -> bytes | Spooled | None:
+        """What is passed on of its message."""
+        message = email.message
+        if not isinstance(message, bytes | Spooled) or len(_in_memory(message)) > LARGEST or connection.full:
+            return None
+        if email.scheduled_at is not None or email.topic_id is not None or email.region != self._region:
+            return None
+        if email.encrypted and isinstance(message, Spooled):  # the file is not, and would stay longer on the disk
+            return None
+        return message
+
+    def _leased_recipients(self, email: NewEmail) -> LeasedRecipients | None:
+        if email.lease is None:
+            return None
+        return LeasedRecipients(
+            email.lease, self.now(), email.account_id, email.domain_id, email.region, email.bulk, email.expires_at, email.recipients
+        )
+
+    def committed(self, email: NewEmail) -> None:
+        """`email` as it is stored: without leases for recipients that are suppressed."""
+        connection, recipients = self._passed.pop(email.email_id, (None, ()))
         if connection is not None:
-            connection.write(Committed(email_id))
+            suppressed = [n for n, (old, new) in enumerate(zip(recipients, email.recipients, strict=True)) if old.leased and not new.leased]
+            connection.write(Committed(email.email_id, tuple(suppressed)))
 
     def dropped(self, email_id: UUID) -> None:
         """What is not committed is not kept by others, either."""
-        connection = self._passed.pop(email_id, None)
+        connection, _ = self._passed.pop(email_id, (None, ()))
         if connection is not None:
             connection.write(Dropped(email_id))
 
@@ -157,13 +212,17 @@ class Sender:
     def opened(self, process: int, connection: _Connection) -> None:
         self._connecting.discard(process)
         self._connections[process] = connection
-        self._turns = cycle(list(self._connections.values()))
+        self._turn()
 
     def lost(self, process: int) -> None:
         self._connecting.discard(process)
         if self._connections.pop(process, None) is not None:
-            self._turns = cycle(list(self._connections.values()))
+            self._turn()
             self.changed()
+
+    def _turn(self) -> None:
+        self._turns = cycle(list(self._connections.values()))
+        self._next = next(self._turns, None)
 
     def changed(self) -> None:
         self.behind(bool(self._connections) and all(each.behind for each in self._connections.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from twisted.internet import unix
 from twisted.internet.task import deferLater
 
 from mailsvc.delivery.passing import sockets
-from mailsvc.delivery.passing.frames import LARGEST
+from mailsvc.delivery.passing.frames import LARGEST, Committed, LeasedRecipients, Passed
 from mailsvc.delivery.passing.receiver import Receiver
+from mailsvc.delivery.passing.replies import Refused
 from mailsvc.delivery.passing.sender import _FILES, _WAITING, Sender
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.spooled import Spooled
-from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.mail.values import Accepted, NewEmail, NewRecipient
 from mailsvc.store.queue.processes import Running
 from tests.store.fixtures import email
 
@@ -43,6 +44,31 @@ class Kept:
     envelope: StoredEnvelope
 
 
+@attrs.frozen
+class Emails:
+    """What a process that delivers is told."""
+
+    rig: Rig
+    number: int
+
+    def passed(self, emails: Iterable[tuple[Passed, bytes | Spooled | None]], owner: object) -> set[Refused]:
+        for frame, message in emails:
+            self.rig.handed.append((self.number, frame.leased))
+            self.rig.owners.append(owner)
+            if message is not None:
+                self.rig.kept.append(Kept(frame.email_id, message, frame.envelope))
+        return self.rig.refusing
+
+    def committed(self, frames: Iterable[Committed]) -> None:
+        self.rig.committed += frames
+
+    def dropped(self, email_id: UUID) -> None:
+        self.rig.forgotten.append(email_id)
+
+    def lost(self, owner: object) -> None:
+        self.rig.lost.append(owner)
+
+
 @attrs.define
 class Rig:
     """A process that accepts, number 1, and the processes that deliver."""
@@ -52,8 +78,13 @@ class Rig:
     running: list[Running] = attrs.field(factory=lambda: [process(1, "smtp")])
     receivers: list[Receiver] = attrs.field(factory=list)
     kept: list[Kept] = attrs.field(factory=list)
+    handed: list[tuple[int, LeasedRecipients | None]] = attrs.field(factory=list)  # with the process that it was passed on to
     forgotten: list[UUID] = attrs.field(factory=list)
-    woken: int = 0
+    committed: list[Committed] = attrs.field(factory=list)
+    owners: list[object] = attrs.field(factory=list)
+    lost: list[object] = attrs.field(factory=list)
+    refusing: set[Refused] = attrs.field(factory=set)
+    now: float = 0.0
     behind: list[bool] = attrs.field(factory=list)
     sender: Sender = attrs.field(init=False)
 
@@ -61,17 +92,14 @@ class Rig:
         async def running() -> list[Running]:
             return self.running
 
-        self.sender = Sender(self.reactor, lambda: 1, running, self.address, self.behind.append)
+        self.sender = Sender(self.reactor, lambda: 1, running, self.address, self.behind.append, lambda: self.now)
 
-    def address(self, number: int) -> str:
-        return sockets.name(self.secret, number)
+    def address(self, pid: int) -> str:
+        return sockets.name(self.secret, pid % 100)
 
     def delivering(self, number: int, **where: Any) -> Receiver:
-        def wake() -> None:
-            self.woken += 1
-
         self.running.append(process(number, "delivery", **where))
-        receiver = Receiver(lambda *kept: self.kept.append(Kept(*kept)), self.forgotten.append, wake)
+        receiver = Receiver(Emails(self, number))
         receiver.listen(self.reactor, self.address(number))
         self.receivers.append(receiver)
         return receiver
@@ -185,19 +213,19 @@ async def test_a_message_whose_file_does_not_arrive_is_not_kept(rig: Rig, monkey
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_queue_is_looked_at_after_the_commit(rig: Rig) -> None:
+async def test_the_outcome_of_the_commit_follows(rig: Rig) -> None:
     rig.delivering(2)
     await rig.connected()
     first, second = passed(), passed()
     rig.sender.pass_on(first)
     rig.sender.pass_on(second)
     await rig.until(lambda: len(rig.kept) == 2)
-    assert rig.woken == 0
-    rig.sender.committed(first.email_id)
-    await rig.until(lambda: rig.woken == 1)
+    assert not rig.committed
+    rig.sender.committed(first)
+    await rig.until(lambda: rig.committed == [Committed(first.email_id)])
     rig.sender.dropped(second.email_id)
     await rig.until(lambda: rig.forgotten == [second.email_id])
-    assert rig.woken == 1 and not rig.sender._passed
+    assert rig.committed == [Committed(first.email_id)] and not rig.sender._passed
 
 
 @pytest_twisted.ensureDeferred
@@ -209,15 +237,109 @@ async def test_a_process_that_has_ended_is_not_told_about_the_commit(rig: Rig) -
     del rig.running[1]
     await first.stop()
     await rig.until(lambda: not rig.sender._connections)
+    assert rig.lost == rig.owners
     rig.delivering(3)
     await rig.connected()
-    rig.sender.committed(each.email_id)
-    rig.sender.committed(passed().email_id)  # was not passed on
+    rig.sender.committed(each)
+    rig.sender.committed(passed())  # was not passed on
     rig.sender.pass_on(last := passed())
     await rig.until(lambda: rig.kept[-1].email_id == last.email_id)
-    assert rig.woken == 0
-    rig.sender.committed(last.email_id)
-    await rig.until(lambda: rig.woken == 1)
+    rig.sender.committed(last)
+    await rig.until(lambda: rig.committed == [Committed(last.email_id)])
+
+
+def leased(lease: int, *recipients: NewRecipient, **changes: Any) -> NewEmail:
+    """An email whose recipients are stored with this lease."""
+    return passed(lease=lease, recipients=recipients or (NewRecipient("a@example.org", "mx.example.org", True),), **changes)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_email_goes_to_the_process_whose_lease_it_has(rig: Rig) -> None:
+    for number in (2, 3):
+        rig.delivering(number, pid=number + 100)
+    await rig.connected(2)
+    emails = []
+    for _ in range(4):
+        lease = rig.sender.lease("mx.example.org", False, "eu")
+        assert rig.sender.lease("mx.example.net", False, "eu") == lease  # that of the next email, whatever its recipients are
+        emails.append(leased(lease))
+        rig.sender.pass_on(emails[-1])
+    assert sorted(each.lease or 0 for each in emails) == [2, 2, 3, 3]
+    await rig.until(lambda: len(rig.handed) == 4)
+    assert all(leased is not None and leased.lease == number for number, leased in rig.handed)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_delivery_needs_is_handed_over(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    rig.now = 12.5
+    recipients = NewRecipient("a@example.org", "mx.example.org", True), NewRecipient("b@example.net", "example.net")
+    email = leased(2, *recipients, bulk=True)
+    rig.sender.pass_on(email)
+    await rig.until(lambda: bool(rig.handed))
+    assert rig.handed == [(2, LeasedRecipients(2, 12.5, email.account_id, email.domain_id, "eu", True, email.expires_at, recipients))]
+    assert rig.kept == [Kept(email.email_id, bytes(email.message), email.envelope)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_lease_is_handed_over_even_if_the_message_is_not(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    for changes in ({"message": b"x" * (LARGEST + 1)}, {"message": in_file(b"x" * 300_000), "encrypted": True}):
+        rig.sender.pass_on(leased(2, **changes))
+    await rig.until(lambda: len(rig.handed) == 2)
+    assert not rig.kept and all(leased is not None for _, leased in rig.handed)
+
+
+@pytest_twisted.ensureDeferred
+async def test_suppressed_recipients_are_named_with_the_commit(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    names = [f"{n}@example.org" for n in range(3)]
+    email = leased(2, *(NewRecipient(name, "mx.example.org", leased=n > 0) for n, name in enumerate(names)))
+    rig.sender.pass_on(email)
+    rig.sender.committed(Accepted({email.email_id: frozenset({0, 2})}).left(email))
+    await rig.until(lambda: rig.committed == [Committed(email.email_id, (2,))])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_destination_without_room_gets_no_leases_for_a_second(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+
+    def leases() -> list[int]:
+        return [rig.sender.lease(name, bulk, "eu") for name in ("full.example", "mx.example.org") for bulk in (False, True)]
+
+    assert leases() == [2, 2, 2, 2] and rig.sender.lease("full.example", False, "us") == 0
+    for refused, left in ((Refused("full.example", True), [2, 0, 2, 2]), (Refused("full.example", False), [0, 0, 2, 2])):
+        rig.refusing = {refused}
+        rig.sender.pass_on(leased(2))
+        await rig.until(lambda left=left: leases() == left)
+    rig.now += 1.0
+    assert leases() == [2, 2, 2, 2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_lease_of_a_process_that_registered_again_is_the_new_one(rig: Rig) -> None:
+    rig.delivering(2)
+    await rig.connected()
+    rig.running[1] = process(9, "delivery", pid=2)
+    await rig.sender.look()
+    assert rig.sender.lease("mx.example.org", False, "eu") == 9
+    rig.sender.pass_on(leased(2))  # the old one: nobody is told
+    rig.sender.pass_on(leased(9))
+    await rig.until(lambda: bool(rig.handed))
+    assert len(rig.handed) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_there_are_no_leases_while_nobody_delivers_or_reads(rig: Rig) -> None:
+    assert rig.sender.lease("mx.example.org", False, "eu") == 0
+    await rig.not_reading()
+    for _ in range(100):
+        rig.sender.pass_on(passed(message=b"x" * LARGEST))
+    assert rig.sender.lease("mx.example.org", False, "eu") == 0
 
 
 @pytest_twisted.ensureDeferred
@@ -225,12 +347,10 @@ async def test_several_processes_get_messages_in_turn(rig: Rig) -> None:
     for number in (2, 3):
         rig.delivering(number)
     await rig.connected(2)
-    for receiver in rig.receivers:
-        receiver.keep = lambda *_, receiver=receiver: rig.kept.append(receiver)  # type: ignore[misc]
     for _ in range(4):
         rig.sender.pass_on(passed())
-    await rig.until(lambda: len(rig.kept) == 4)
-    assert {sum(receiver is each for receiver in rig.kept) for each in rig.receivers} == {2}
+    await rig.until(lambda: len(rig.handed) == 4)
+    assert sorted(number for number, _ in rig.handed) == [2, 2, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +448,7 @@ async def test_messages_do_not_wait_for_many_turns_of_the_reactor(rig: Rig, monk
     received = rig.delivering(2).received
     await rig.connected()
     turns: list[int] = []
-    monkeypatch.setattr(Receiver, "received", lambda _, frames, files: (turns.append(len(frames)), received(frames, files)))
+    monkeypatch.setattr(Receiver, "received", lambda _, frames, *rest: (turns.append(len(frames)), received(frames, *rest))[1])
     for _ in range(40):
         rig.sender.pass_on(passed(message=b"x" * 50_000))
     await rig.until(lambda: len(rig.kept) == 40)
