@@ -32,7 +32,7 @@ def beside() -> Iterator[dict[str, Future[Figures]]]:
             "T15": threads.submit(databases.killed_backends, 100, 6),
             "T23": threads.submit(takeovers.standby, 100),
             "T28": threads.submit(takeovers.fallen_behind, 20),
-            "T35": threads.submit(handoffs.stopped, 200, 50.0),  # what was handed over is given back after 20 seconds
+            "T35": threads.submit(handoffs.stopped, 200, 40.0),  # what was handed over is given back after 20 seconds
             **({"T33": threads.submit(takeovers.promoted, 100)} if INSTALLED else {}),
         }
 

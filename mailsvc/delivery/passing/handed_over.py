@@ -112,16 +112,17 @@ class HandedOver:
         self._handoff.writing(taken)
         return refused
 
-    def _expect(self, frame: Passed, h: LeasedRecipients, message: bytes | Spooled | None, owner: object) -> _Waiting:
+    def _expect(self, frame: Passed, leased: LeasedRecipients, message: bytes | Spooled | None, owner: object) -> _Waiting:
         email = HandedEmail(
-            frame.email_id, h.account_id, h.domain_id, h.region, h.bulk, h.expires_at, h.recipients, frame.envelope, message
-        )
+            frame.email_id, leased.account_id, leased.domain_id, leased.region, leased.bulk, leased.expires_at, leased.recipients,
+            frame.envelope, message,
+        )  # fmt: skip
         destinations = email.destinations
-        places = self._reserve(email, destinations) if self._queue.process.holds(h.lease) else {}
+        places = self._reserve(email, destinations) if self._queue.process.holds(leased.lease) else {}
         if not places:
             email = attrs.evolve(email, message=None)
         complete = len(places) == len(destinations) and all(each.leased for each in email.recipients)
-        waiting = self._waiting[email.email_id] = _Waiting(email, h.lease, h.at, owner, places, complete)
+        waiting = self._waiting[email.email_id] = _Waiting(email, leased.lease, leased.at, owner, places, complete)
         return waiting
 
     def _reserve(self, email: HandedEmail, destinations: Mapping[str, str]) -> dict[str, Reservation]:
