@@ -186,7 +186,7 @@ class QueueOnly:
         return pooled(answer.destination, pool) if isinstance(answer, Route) else None
 
     def prepare(self, email: NewEmail) -> None:
-        """Nothing to do, here and below."""
+        """Nothing is reserved, so there is nothing to do here and in the methods below."""
 
     def writing(self, emails: Sequence[NewEmail]) -> None: ...
 

@@ -55,10 +55,11 @@ def killed(emails: int, kills: int) -> Figures:
             in_background(lambda c=c, n=n: [c.one(f"c{n}-{m}@example.net", f"k{n}") for m in range(emails // CLIENTS)])
             for n, c in enumerate(clients)
         ]
-        moments = random.Random(2033)
+        moments, handed_over = random.Random(2033), 0
         for number in range(kills):
             time.sleep(moments.uniform(0.2, 1.5))
-            figures.notes["handed over"] = int(str(figures.notes.get("handed over", 0))) + _handed_over(pair[1])
+            if number % 2:
+                handed_over += _handed_over(pair[1])  # it counts from its start
             pair[number % 2].kill()
             pair[number % 2].start()
         for thread in sending:
@@ -66,7 +67,8 @@ def killed(emails: int, kills: int) -> Figures:
             assert not thread.is_alive()
         ids = [each for client in clients for each in client.ids]
         _finish(figures, place, target, ids, 120)
-    figures.notes |= {"kills": kills, "duplicates allowed": kills * CONNECTIONS}
+        handed_over += _handed_over(pair[1])
+    figures.notes = {"handed over": handed_over, "kills": kills, "duplicates allowed": kills * CONNECTIONS}
     assert figures.lost == 0
     assert figures.duplicates <= kills * CONNECTIONS
     figures.seconds = time.monotonic() - began

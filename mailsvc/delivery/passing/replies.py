@@ -18,7 +18,7 @@ _LONGEST = 0xFFFF
 
 @attrs.frozen
 class Refused:
-    """Emails to this destination, bulk or not, are better left to the queue for now."""
+    """There is no room for emails to this destination now: for `bulk` ones, or for all others."""
 
     destination: str
     bulk: bool
