@@ -27,10 +27,10 @@ from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.partitions import days
 from mailsvc.store.postgres.pool import Pool
 from tests.citus import CELL, close, create_cell, is_citus
+from tests.memory import in_memory
 
 _numbers = itertools.count(1)
-QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # durability is not needed
-IN_MEMORY = 6 << 30  # bytes that must be free there
+QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}  # durability is not needed
 
 
 settings.register_profile("mailsvc", deadline=None)  # durations depend on the machine
@@ -54,6 +54,16 @@ CELLS = tuple(
         "tracking/test_hits",
     )
 )
+SETS = {"contract": CONTRACT, "postgres": POSTGRES, "cells": CELLS}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the files that have no test of the set that is run, so that they are not imported."""
+    marks = config.option.markexpr
+    if marks not in SETS or collection_path.suffix != ".py":
+        return None
+    place = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return None if place.startswith(SETS[marks]) or f"mark.{marks}" in collection_path.read_text("utf-8") else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,12 +93,6 @@ def administer() -> Callable[..., None]:
     return _administer
 
 
-def _in_memory() -> str | None:
-    """A folder in memory if it has room: a database is a thousand files, and on a disk most of the time goes into creating them."""
-    shared = Path(os.environ.get("MAILSVC_TEST_MEMORY", "/dev/shm"))
-    return str(shared) if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= IN_MEMORY else None
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The DSN of the server, for a superuser."""
@@ -96,7 +100,7 @@ def postgres() -> Iterator[str]:
     if given:
         yield given
         return
-    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-", dir=_in_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-", dir=in_memory()))
     folder.chmod(0o711)  # run by root, the server uses another user
     server = EmbeddedPostgres.at(folder / "postgres", QUICK)
     try:

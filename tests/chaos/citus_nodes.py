@@ -46,7 +46,7 @@ SETTINGS = {
     "max_wal_senders": "20",
     "max_replication_slots": "20",
 }
-IN_MEMORY = {"fsync": "off", "full_page_writes": "off"}
+IN_MEMORY = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}  # a server that ends a process unmaps its buffers
 
 
 def missing() -> str | None:

@@ -19,6 +19,7 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.postgres.binaries import Binaries, find_binaries, usable
 from mailsvc.store.postgres.system_user import Owner, owner_for
 from tests.end_to_end.rig import free_port
+from tests.memory import in_memory
 
 NAME = "mailsvc"
 SETTINGS = {
@@ -189,8 +190,8 @@ def with_standby(wal_level: str = "replica") -> Iterator[tuple[Cluster, Cluster]
 
 @contextmanager
 def place() -> Iterator[Path]:
-    """Creates a folder that the server's user can access."""
-    folder = Path(tempfile.mkdtemp(prefix="mailsvc-cluster-", dir="/tmp"))
+    """Creates a folder that the server's user can access, in memory if it has room: kills do not depend on a disk."""
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-cluster-", dir=in_memory() or "/tmp"))
     folder.chmod(0o711)
     try:
         yield folder

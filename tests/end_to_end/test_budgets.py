@@ -184,8 +184,8 @@ def test_downloads_that_nobody_reads_stay_out_of_memory(daemon: Daemon, hands: E
 
 
 @pytest.mark.slow
-def test_the_tenth_time_takes_no_more_memory_than_the_first(daemon: Daemon) -> None:
-    """Large requests, downloads that nobody reads, and large mail to port 25, together, ten times."""
+def test_the_fifteenth_time_takes_no_more_memory_than_the_fifth(daemon: Daemon) -> None:
+    """Large requests, downloads that nobody reads, and large mail to port 25, together. What malloc keeps of the first differs."""
     email, path = attached(daemon, 12 * MIB), return_path(daemon, send(daemon, "h@example.net"))
     mail = b"Subject: large\r\n\r\n" + (b"x" * 76 + b"\r\n") * (12 * MIB // 78)
 
@@ -198,7 +198,7 @@ def test_the_tenth_time_takes_no_more_memory_than_the_first(daemon: Daemon) -> N
 
     until(lambda: in_work(daemon) == 0)
     resting, after = resident(daemon), list[int]()
-    for _ in range(10):
+    for _ in range(15):
         with Peak(daemon) as peak, ExitStack() as hands, ThreadPoolExecutor(2) as pool:
             url = link(daemon, email)
             for place in range(4):
@@ -209,4 +209,4 @@ def test_the_tenth_time_takes_no_more_memory_than_the_first(daemon: Daemon) -> N
         until(lambda: in_work(daemon) == 0 and resident(daemon) - resting < 64 * MIB)
         after.append(resident(daemon))
         print(f"peak {(peak.bytes - resting) // MIB} MiB, then {(after[-1] - resting) // MIB} MiB above resting")
-    assert min(after[5:]) - min(after[:3]) <= 20 * MIB  # how much malloc keeps differs from time to time, but does not grow
+    assert min(after[10:]) - min(after[4:9]) <= 30 * MIB  # half of one body that is kept each time would be more

@@ -36,7 +36,6 @@ def upload(daemon: Daemon, data: bytes, **fields: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timed
 def test_import_survives_kills(tmp_path: Path, database: str) -> None:
     daemon = Daemon(tmp_path, database)
     daemon.start()

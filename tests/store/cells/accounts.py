@@ -35,6 +35,11 @@ READY = (
 _CONTENTS = "SELECT to_jsonb(t) - 'ctid' FROM {} t ORDER BY 1"
 
 
+def _rows(cursor: Any, statement: str) -> list[tuple[Any, ...]]:
+    cursor.execute(statement)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
 class Killed(BaseException):
     """What a test raises instead of killing the command."""
 
@@ -58,14 +63,15 @@ class Cells:
 
     def execute(self, cell: str, *statements: str, freely: bool = False) -> list[tuple[Any, ...]]:
         """The rows of the last statement. `freely`: without foreign keys and triggers."""
+        before = ("SET session_replication_role = replica",) if freely else ()
+        return self.each(cell, *before, *statements)[-1]
+
+    def each(self, cell: str, *statements: str) -> list[list[tuple[Any, ...]]]:
+        """The rows of each statement, in one transaction."""
         connection = psycopg2.connect(self.dsn(cell))
         try:
             with connection, connection.cursor() as cursor:
-                if freely:
-                    cursor.execute("SET session_replication_role = replica")
-                for statement in statements:
-                    cursor.execute(statement)
-                return cursor.fetchall() if cursor.description is not None else []
+                return [_rows(cursor, statement) for statement in statements]
         finally:
             connection.close()
 
@@ -82,7 +88,8 @@ class Cells:
 
     def contents(self, cell: str) -> dict[str, list[Any]]:
         """All rows of the tables that move."""
-        return {name: [row for (row,) in self.execute(cell, _CONTENTS.format(name))] for name in TABLES}
+        found = self.each(cell, *(_CONTENTS.format(name) for name in TABLES))  # connecting to Citus takes longer than reading a table
+        return {name: [row for (row,) in rows] for name, rows in zip(TABLES, found, strict=True)}
 
     @contextmanager
     def side(self, cell: str) -> Iterator[Side]:
