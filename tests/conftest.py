@@ -27,11 +27,9 @@ from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.partitions import days
 from mailsvc.store.postgres.pool import Pool
 from tests.citus import CELL, close, create_cell, is_citus
-from tests.memory import in_memory
+from tests.memory import QUICK, in_memory
 
 _numbers = itertools.count(1)
-QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}  # durability is not needed
-
 
 settings.register_profile("mailsvc", deadline=None)  # durations depend on the machine
 settings.load_profile("mailsvc")

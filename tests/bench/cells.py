@@ -16,11 +16,12 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.cells import nodes
 from tests.bench.machine import cpu
 from tests.chaos.cells import clustered
-from tests.chaos.citus_nodes import DATABASE, IN_MEMORY, ROLE, CellServer, Node, RunningServer, administer
+from tests.chaos.citus_nodes import DATABASE, ROLE, CellServer, Node, RunningServer, administer
 from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
 from tests.chaos.ground import Client, Ground, TimedSink, ground, sink, until
 from tests.end_to_end.rig import free_port, rows, with_tables
+from tests.memory import QUICK
 
 THREADS = 8
 # All but the one with which each process sees every 15 seconds whether the coordinator can be reached.
@@ -67,7 +68,7 @@ def standing_alone() -> Iterator[tuple[Node, str]]:
     with place() as folder:
         node = Node(folder / "plain", free_port())
         node.create()
-        node.start({**IN_MEMORY, "shared_preload_libraries": "pg_stat_statements"})
+        node.start({**QUICK, "shared_preload_libraries": "pg_stat_statements"})
         administer(make_dsn(node.dsn, dbname="postgres"), f"CREATE ROLE {ROLE} LOGIN", f"CREATE DATABASE {DATABASE} OWNER {ROLE}")
         administer(node.dsn, "CREATE EXTENSION pg_stat_statements")
         try:

@@ -24,6 +24,7 @@ from mailsvc.store.postgres.cells import Address, directly
 from mailsvc.store.postgres.system_user import owner_for
 from tests.chaos.networks import LOOPBACK, Host
 from tests.end_to_end.rig import free_port
+from tests.memory import QUICK
 
 BIN = Path("/usr/lib/postgresql/15/bin")
 EXTENSION = Path("/usr/share/postgresql/15/extension/citus.control")
@@ -46,7 +47,6 @@ SETTINGS = {
     "max_wal_senders": "20",
     "max_replication_slots": "20",
 }
-IN_MEMORY = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}  # a server that ends a process unmaps its buffers
 
 
 def missing() -> str | None:
@@ -77,7 +77,7 @@ class Node:
     def start(self, settings: dict[str, str] | None = None) -> None:
         given = {
             **SETTINGS,
-            **(IN_MEMORY if settings is None else settings),
+            **(QUICK if settings is None else settings),
             "listen_addresses": "*" if self.host.namespace else self.host.address,
             "port": str(self.port),
             "unix_socket_directories": str(self.folder),

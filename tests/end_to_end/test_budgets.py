@@ -185,7 +185,10 @@ def test_downloads_that_nobody_reads_stay_out_of_memory(daemon: Daemon, hands: E
 
 @pytest.mark.slow
 def test_the_fifteenth_time_takes_no_more_memory_than_the_fifth(daemon: Daemon) -> None:
-    """Large requests, downloads that nobody reads, and large mail to port 25, together. What malloc keeps of the first differs."""
+    """Large requests, downloads that nobody reads, and large mail to port 25, together.
+
+    How much malloc keeps after the first few differs.
+    """
     email, path = attached(daemon, 12 * MIB), return_path(daemon, send(daemon, "h@example.net"))
     mail = b"Subject: large\r\n\r\n" + (b"x" * 76 + b"\r\n") * (12 * MIB // 78)
 

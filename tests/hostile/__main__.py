@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
-from tests.conftest import QUICK
 from tests.hostile.inputs import SIZES
 from tests.hostile.run import Figure, Ground, chosen, ground, run_family, table, wrong
+from tests.memory import QUICK
 
 
 def main() -> int:
