@@ -289,11 +289,11 @@ class Daemon:
 
     def prepare_intake(self, handoff: Handoff) -> None:
         """What the API and the SMTP ports share: intake, quotas, the rate limit and the memory budgets."""
-        reactor, settings = self.reactor, self.settings
+        reactor, settings, expiry = self.reactor, self.settings, timedelta(seconds=self.settings.delivery.expire)
         self.limits = wiring.mail_limits(settings.limits)
-        linger, expiry, pace = settings.database.commit_linger, timedelta(seconds=settings.delivery.expire), self.passing.pace.wait
-        hashes, bodies = self.database.hashes, self.database.bodies
-        store = Acceptance(self.pool, reactor, linger=linger, hashes=hashes, bodies=bodies, pace=pace, writing=handoff.writing)
+        linger, compress, writing = settings.database.commit_linger, settings.database.compress, handoff.writing
+        hashes, bodies, pace = self.database.hashes, self.database.bodies, self.passing.pace.wait
+        store = Acceptance(self.pool, reactor, linger=linger, hashes=hashes, bodies=bodies, compress=compress, pace=pace, writing=writing)
         intake = Intake if self.tracing is None else partial(TracedIntake, tracing=self.tracing)
         self.intake = intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail(), settings.abuse, settings.smtp.postmaster)

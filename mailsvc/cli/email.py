@@ -18,7 +18,7 @@ from mailsvc.runtime.database import Database, in_thread
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.mail.facts import EmailFacts
-from mailsvc.store.mail.messages import is_composed, stored_pieces, whole
+from mailsvc.store.mail.messages import Piece, is_composed, stored_pieces, whole
 from mailsvc.store.people.audit import by_operator
 from mailsvc.store.postgres.pool import Transaction
 
@@ -49,7 +49,7 @@ def email_show(settings: Settings, id: str) -> None:
         account_id = found[0]
         gone = Refused(f"The content of the email {email_id} is no longer stored.")
 
-        async def read(tx: Transaction) -> Sequence[tuple[int, bytes, bool]]:
+        async def read(tx: Transaction) -> Sequence[Piece]:
             pieces = await stored_pieces(tx, account_id, email_id)
             if not pieces and not await is_composed(tx, account_id, email_id):
                 raise gone

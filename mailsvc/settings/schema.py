@@ -65,6 +65,11 @@ class Database:
         "Seconds a commit waits at most for other writes to share it; up to three times as long if the process has no time left.",
         check=checks.between(0, 1),
     )
+    compress: bool = setting(
+        False,
+        "Store messages of up to 64 kB compressed (docs/operations.md). Releases before this one cannot read them: "
+        "set it when all processes have been updated. `mailsvc setup` sets it for a new installation.",
+    )
     clock_tolerance: float = setting(
         10,
         "If this machine's clock and Postgres's differ by more than this many seconds, all mail is held.",

@@ -185,7 +185,7 @@ class Daemon:
     def write(self) -> None:
         settings: dict[str, dict[str, object]] = {
             "": {"base_url": f"http://127.0.0.1:{self.port}"},
-            "database": {"url": self.database},
+            "database": {"url": self.database, "compress": True},
             "http": {"listen": [f"tcp:{self.port}:interface=127.0.0.1"], "rate_limit": 100_000},
             "smtp": {"listen": {}},
             "delivery": {

@@ -45,7 +45,7 @@ class Places:
 def settings(answers: Answers, places: Places) -> str:
     tables: dict[str, dict[str, object]] = {
         "": {"base_url": answers.url, "sender": answers.sender, "region": answers.region},
-        "database": {"url": answers.database, "restore_marker": str(places.data / "restore_marker")},
+        "database": {"url": answers.database, "restore_marker": str(places.data / "restore_marker"), "compress": True},
         "http": {"trusted_proxies": ["127.0.0.1"]},
         "smtp": {"certbot": str(places.tls), "postmaster": answers.operator, "postmaster_domain": answers.domain},
         "delivery": {"ehlo_name": answers.host, "sources": answers.sources or None},

@@ -67,9 +67,9 @@ RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND l
 class Acceptance:
     """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others.
 
-    `hashes`: to recognize suppressed addresses that were erased. `bodies`: the keys of accounts whose messages are encrypted. `pace`: what
-    to await before a submission of so many emails, if anything (runtime/pacing). `writing` is called in the turn of the reactor after a
-    write of these emails began.
+    `hashes`: to recognize suppressed addresses that were erased. `bodies`: the keys of accounts whose messages are encrypted. `compress`:
+    other small messages are compressed. `pace`: what to await before a submission of so many emails, if anything (runtime/pacing).
+    `writing` is called in the turn of the reactor after a write of these emails began.
     """
 
     log = Logger()
@@ -82,12 +82,13 @@ class Acceptance:
         linger: float = 0.002,
         max_items: int = MAX_ITEMS,
         hashes: Hashes | None = None,
+        compress: bool = False,
         bodies: BodyKeys | None = None,
         pace: Callable[[int], Awaitable[None] | None] = lambda emails: None,
         writing: Callable[[Sequence[NewEmail]], None] | None = None,
     ) -> None:
         self._pool, self.pace, self._writing = pool, pace, writing
-        self._hashes, self._bodies = hashes, bodies
+        self._hashes, self._bodies, self._compress = hashes, bodies, compress
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
         self._large = DeferredSemaphore(LARGE)
@@ -173,7 +174,7 @@ class Acceptance:
         self._announce(submissions)
         if any(s.idempotency is not None or s.lines for s in submissions):
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
-        parts = list(documents((email for s in submissions for email in s.emails), self._hashes))
+        parts = list(documents((email for s in submissions for email in s.emails), self._hashes, self._compress))
         if len(parts) == 1:
             suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts[0]))
             return [_accepted(s, suppressed) for s in submissions]
@@ -184,7 +185,7 @@ class Acceptance:
         new = [s for s, answer in zip(submissions, answers, strict=True) if answer is None]
         emails = [email for s in new for email in s.emails]
         suppressed: dict[UUID, frozenset[int]] = {}
-        for part in documents(emails, self._hashes):
+        for part in documents(emails, self._hashes, self._compress):
             suppressed |= _by_email(await tx.rows(INSERT_EMAILS, part))
         rows = ((email.account_id, email.email_id, number, piece) for email in emails for number, piece in enumerate(pieces(email)))
         await tx.run_each(INSERT_PIECE, rows)

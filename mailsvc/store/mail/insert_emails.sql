@@ -5,7 +5,7 @@ WITH new AS MATERIALIZED (
         {types},
         expires_at timestamptz, region text, destinations text[], leases bigint[], notify smallint[], hashes text[],
         event_id uuid, type text,
-        data jsonb, shard smallint, at integer)
+        data jsonb, shard smallint, at integer, length integer)
 ), stored AS (
     INSERT INTO emails ({columns})
     SELECT {columns}
@@ -57,6 +57,6 @@ WITH new AS MATERIALIZED (
     FROM new n JOIN recipients a USING (email_id) WHERE a.barred IS NOT NULL AND a.notify & {failure} <> 0
 ), kept AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)
-    SELECT account_id, email_id, 0, substring($2 FROM at + 1 FOR size + CASE WHEN encrypted THEN {overhead} ELSE 0 END) FROM new WHERE at IS NOT NULL
+    SELECT account_id, email_id, 0, substring($2 FROM at + 1 FOR length) FROM new WHERE at IS NOT NULL
 )
 SELECT email_id, recipient::integer FROM recipients WHERE barred IS NOT NULL

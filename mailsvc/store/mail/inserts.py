@@ -9,14 +9,14 @@ account's suppression list and returns them. Which emails are committed together
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import orjson
 
-from mailsvc.store.encryption.body_cipher import OVERHEAD
 from mailsvc.store.events.event_data import Schedule
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.compression import compressed
 from mailsvc.store.mail.dsn_requests import FAILURE, notify_bits
 from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.mail.values import NewEmail, Pieces
@@ -36,13 +36,12 @@ _EMAILS = {
     "message_id": "text", "sender": "text", "to_": "text[]", "cc": "text[]", "bcc": "text[]", "reply_to": "text[]", "recipients": "text[]",
     "subject": "text", "tags": "jsonb", "headers": "jsonb", "envelope": "jsonb", "size": "integer", "bulk": "boolean",
     "scheduled_at": "timestamptz", "topic_id": "uuid", "broadcast_id": "uuid", "contact_id": "uuid", "merge": "jsonb",
-    "untracked": "boolean", "encrypted": "boolean",
+    "untracked": "boolean", "encrypted": "boolean", "compressed": "boolean",
 }  # fmt: skip
 _INSERT = statement(
     "mailsvc.store.mail",
     "insert_emails",
     failure=FAILURE,
-    overhead=OVERHEAD,
     types=", ".join(f"{name} {type}" for name, type in _EMAILS.items()),
     columns=", ".join(_EMAILS),
 )
@@ -66,33 +65,42 @@ def document(rows: object) -> str:
         raise DataRejected("22021") from None  # a lone surrogate, or a number that JSON cannot represent
 
 
-def documents(emails: Iterable[NewEmail], hashes: Hashes | None = None) -> Iterator[tuple[str, bytes]]:
+def documents(emails: Iterable[NewEmail], hashes: Hashes | None = None, compress: bool = False) -> Iterator[tuple[str, bytes]]:
     """Parameters of INSERT_EMAILS, sorted by ID, each pair with at most about STATEMENT bytes of messages.
 
-    Without `hashes`, suppressions whose address was erased do not count.
+    Without `hashes`, suppressions whose address was erased do not count. `compress`: small messages that are not encrypted are compressed.
     """
     rows: list[dict[str, object]] = []
     bodies: list[bytes] = []
     size = 0
     for email in sorted(emails, key=lambda e: e.email_id):
-        small = len(email.message) <= SMALL and email.personal is None
-        if rows and small and size + len(email.message) > STATEMENT:
+        row = _row(email)
+        body = _body(email, row, compress)
+        length = sum(map(len, body))
+        if rows and size + length > STATEMENT:
             yield document(rows), b"".join(bodies)
             rows, bodies, size = [], [], 0
-        row = _row(email)
         if hashes is not None:
             row["hashes"] = [" ".join([each.hex() for each in hashes(r.address).values()]) for r in email.recipients]
-        if small:
-            row["at"] = size
-            if email.cipher is None:
-                bodies.extend((email.message,) if isinstance(email.message, bytes) else email.message)
-                size += len(email.message)
-            else:
-                bodies.append(email.cipher.encrypt(email.email_id, 0, _whole(email.message)))
-                size += len(bodies[-1])
+        if body:
+            row["at"], row["length"] = size, length
+            bodies += body
+            size += length
         rows.append(row)
     if rows:
         yield document(rows), b"".join(bodies)
+
+
+def _body(email: NewEmail, row: dict[str, object], compress: bool) -> Sequence[bytes]:
+    """What is stored of a message with its email, in parts; nothing for a large one, and for one that is composed when it is sent."""
+    if len(email.message) > SMALL or email.personal is not None:
+        return ()
+    if email.cipher is not None:
+        return (email.cipher.encrypt(email.email_id, 0, _whole(email.message)),)
+    if compress and (block := compressed(_whole(email.message))) is not None:
+        row["compressed"] = True
+        return (block,)
+    return (email.message,) if isinstance(email.message, bytes) else tuple(email.message)
 
 
 def pieces(email: NewEmail) -> Iterator[bytes]:

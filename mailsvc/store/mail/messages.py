@@ -15,6 +15,7 @@ from mailsvc.store.broadcasts.personal import PersonalEmail
 from mailsvc.store.encryption.body_cipher import BodyCipher
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.body_keys import BodyKeys
+from mailsvc.store.mail.compression import original
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
@@ -24,7 +25,7 @@ from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 BeforeRest = Callable[[int], Awaitable[None]]
 _COMPOSED = "SELECT 1 FROM emails WHERE account_id = %s AND email_id = %s AND broadcast_id IS NOT NULL"
 _WHOLE = """
-SELECT m.piece, m.bytes, coalesce(e.encrypted, false) AND m.piece >= 0
+SELECT m.piece, m.bytes, e.encrypted AND m.piece >= 0, CASE WHEN e.compressed AND m.piece = 0 THEN e.size END
 FROM messages m JOIN emails e ON e.account_id = m.account_id AND e.email_id = m.email_id
 WHERE m.account_id = %s AND m.email_id = %s ORDER BY m.piece
 """
@@ -33,7 +34,7 @@ MAX_TOGETHER = 16  # first pieces read in one statement: 8 MB at most
 # Signatures and first pieces; most messages have no further ones.
 _HEADS = """
 SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END, e.broadcast_id, e.topic_id,
-       e.encrypted
+       e.encrypted, e.compressed
 FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
 JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
 LEFT JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
@@ -50,6 +51,24 @@ class Composer(Protocol):
     async def message(self, account_id: UUID, email_id: UUID) -> bytes | None: ...
 
     async def compose(self, email: PersonalEmail) -> bytes | None: ...
+
+
+@attrs.frozen
+class Piece:
+    """A stored piece of a message; -1 is its signature. `size`: of the message, if the piece is compressed."""
+
+    number: int
+    stored: bytes = attrs.field(repr=False)
+    encrypted: bool | None = None
+    size: int | None = None
+
+    def plain(self, cipher: BodyCipher | None, email_id: UUID) -> bytes:
+        """Raises BodyKeyError and Damaged."""
+        if not self.encrypted:
+            return self.stored if self.size is None else original(self.stored, self.size)
+        if cipher is None:
+            raise BodyKeyError("The key of this message is not available.")
+        return cipher.decrypt(email_id, self.number, self.stored)
 
 
 @attrs.frozen
@@ -87,7 +106,7 @@ class StoredPieces:
 
 @attrs.define
 class _Head:
-    """The first piece and the signature of a message. `size` 0: there is no message. `encrypted`: its pieces are."""
+    """The first piece and the signature of a message. `size` 0: there is no message. `encrypted`, `compressed`: its pieces are."""
 
     size: int = 0
     first: bytes | None = None
@@ -96,6 +115,7 @@ class _Head:
     broadcast_id: UUID | None = None
     topic_id: UUID | None = None
     encrypted: bool | None = None
+    compressed: bool | None = None
 
 
 class Messages:
@@ -125,13 +145,13 @@ class Messages:
         if before_rest is not None:
             await before_rest(head.size)
         cipher = await self._cipher(account_id) if head.encrypted else None
-        pieces = [_plain(cipher, email_id, 0, head.first)]
+        pieces = [Piece(0, head.first, head.encrypted, head.size if head.compressed else None).plain(cipher, email_id)]
         have = len(pieces[0])
         while have < (head.size if most is None else min(most, head.size)):
             found = await self._pool.rows(PIECE, (account_id, email_id, len(pieces)))
             if not found:
                 return None
-            pieces.append(_plain(cipher, email_id, len(pieces), found[0][0]))
+            pieces.append(Piece(len(pieces), found[0][0], head.encrypted).plain(cipher, email_id))
             have += len(pieces[-1])
         body = pieces[0] if len(pieces) == 1 else Parts(tuple(pieces))
         return StoredPieces(head.signature, body, head.envelope, head.broadcast_id, head.topic_id)
@@ -160,7 +180,7 @@ class Messages:
         for n, piece, content, size, envelope, *head_ids in await self._pool.rows(HEADS, (list(accounts), list(emails))):
             head = heads[n - 1]
             head.size = size
-            head.broadcast_id, head.topic_id, head.encrypted = head_ids
+            head.broadcast_id, head.topic_id, head.encrypted, head.compressed = head_ids
             if piece == 0:
                 head.first, head.envelope = content, StoredEnvelope.read(envelope)
             elif piece is not None:
@@ -181,19 +201,15 @@ class InPieces:
         return await self.messages.composed(email)
 
 
-def _plain(cipher: BodyCipher | None, email_id: UUID, piece: int, stored: bytes) -> bytes:
-    return stored if cipher is None else cipher.decrypt(email_id, piece, stored)
+async def stored_pieces(tx: Transaction, account_id: UUID, email_id: UUID) -> Sequence[Piece]:
+    """The signature, if there is one, and the pieces of a message; none if it is not stored."""
+    return [Piece(*row) for row in await tx.rows(_WHOLE, (account_id, email_id))]
 
 
-async def stored_pieces(tx: Transaction, account_id: UUID, email_id: UUID) -> Sequence[tuple[int, bytes, bool]]:
-    """The signature (-1), if there is one, and the pieces of a message, and whether each is encrypted; none if it is not stored."""
-    return [(number, content, encrypted) for number, content, encrypted in await tx.rows(_WHOLE, (account_id, email_id))]
-
-
-async def whole(pieces: Sequence[tuple[int, bytes, bool]], account_id: UUID, email_id: UUID, bodies: BodyKeys) -> bytes:
-    """The message that these pieces are. May raise BodyKeyError."""
-    cipher = await bodies.of(account_id) if any(encrypted for _, _, encrypted in pieces) else None
-    return b"".join([_plain(cipher if encrypted else None, email_id, number, content) for number, content, encrypted in pieces])
+async def whole(pieces: Sequence[Piece], account_id: UUID, email_id: UUID, bodies: BodyKeys) -> bytes:
+    """The message that these pieces are. May raise BodyKeyError and Damaged."""
+    cipher = await bodies.of(account_id) if any(each.encrypted for each in pieces) else None
+    return b"".join([each.plain(cipher, email_id) for each in pieces])
 
 
 async def is_composed(tx: Transaction, account_id: UUID, email_id: UUID) -> bool:

@@ -88,6 +88,13 @@ class DataRejected(StoreError):
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
+class Damaged(StoreError):
+    """What is stored cannot be what was stored."""
+
+    reason: str
+
+
+@attrs.define(eq=False, auto_exc=True, str=False)
 class StatementFailed(StoreError):
     """The statement is wrong or the server cannot run it: a defect or a misconfiguration."""
 

@@ -15,6 +15,8 @@ from mailsvc.mail.address_search import LONGEST, Search
 from mailsvc.store.encryption.body_cipher import BodyCipher
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.body_keys import BodyKeys
+from mailsvc.store.mail.messages import Piece
+from mailsvc.store.postgres.errors import Damaged
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 Key = Mapping[str, str]
@@ -25,16 +27,19 @@ UNREADABLE = "messages.bytes (encrypted, without its key)"  # the place of messa
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 
 _MESSAGES = """
-SELECT account_id::text, email_id::text, piece, bytes, (
-    SELECT e.encrypted FROM emails e WHERE e.account_id = m.account_id AND e.email_id = m.email_id
-) FROM messages m
+SELECT account_id::text, email_id::text, piece, bytes, e.encrypted AND piece >= 0, CASE WHEN e.compressed AND piece = 0 THEN e.size END
+FROM messages m LEFT JOIN LATERAL (
+    SELECT encrypted, compressed, size FROM emails WHERE account_id = m.account_id AND email_id = m.email_id OFFSET 0
+) e ON true
 WHERE (%(account)s::uuid IS NULL OR account_id = %(account)s)
 AND (account_id, email_id, piece) > (%(account_id)s::uuid, %(email_id)s::uuid, %(piece)s)
 ORDER BY account_id, email_id, piece LIMIT %(limit)s
 """
 _WHOLE = """
-SELECT piece, bytes, (SELECT e.encrypted FROM emails e WHERE e.account_id = m.account_id AND e.email_id = m.email_id)
-FROM messages m WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid ORDER BY piece
+SELECT piece, bytes, e.encrypted AND piece >= 0, CASE WHEN e.compressed AND piece = 0 THEN e.size END
+FROM messages m LEFT JOIN LATERAL (
+    SELECT encrypted, compressed, size FROM emails WHERE account_id = m.account_id AND email_id = m.email_id OFFSET 0
+) e ON true WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid ORDER BY piece
 """
 QUEUED = "SELECT count(*) FROM queue WHERE email_id = %(email_id)s::uuid"
 DELETE = "DELETE FROM messages WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid"
@@ -60,23 +65,6 @@ WHERE account_id = %(account_id)s::uuid AND import_id = %(import_id)s::uuid AND 
 
 
 @attrs.frozen
-class Piece:
-    """A stored piece of a message."""
-
-    number: int
-    stored: bytes = attrs.field(repr=False)
-    encrypted: bool = False
-
-    def plain(self, cipher: BodyCipher | None, key: Key) -> bytes:
-        """Raises BodyKeyError."""
-        if not self.encrypted:
-            return self.stored
-        if cipher is None:
-            raise BodyKeyError("The key of this message is not available.")
-        return cipher.decrypt(UUID(key["email_id"]), self.number, self.stored)
-
-
-@attrs.frozen
 class Messages:
     """The messages of one account, or of all."""
 
@@ -92,22 +80,22 @@ class Messages:
         pieces: list[Piece] = []
         while rows := await self.pool.rows(_MESSAGES, {**at, "account": self.account, "limit": PIECES}):
             whole: list[tuple[Key, list[Piece]]] = []
-            for account_id, email_id, piece, content, encrypted in rows:
+            for account_id, email_id, *piece in rows:
                 if pieces and email_id != at["email_id"]:
                     whole.append((_key(at), pieces))
                     pieces = []
-                at = {"account_id": account_id, "email_id": email_id, "piece": piece}
-                pieces.append(_piece(piece, content, encrypted))
+                pieces.append(Piece(*piece))
+                at = {"account_id": account_id, "email_id": email_id, "piece": pieces[-1].number}
             for key, has in await self._which(whole):
                 yield key, has
         for key, has in await self._which([(_key(at), pieces)] if pieces else []):
             yield key, has
 
     async def whole(self, key: Key) -> bytes:
-        """One message, with its signature. Raises BodyKeyError."""
-        pieces = [_piece(*row) for row in await self.pool.rows(_WHOLE, key)]
+        """One message, with its signature. Raises BodyKeyError and Damaged."""
+        pieces = [Piece(*row) for row in await self.pool.rows(_WHOLE, key)]
         cipher = await self._cipher(key, pieces)
-        return b"".join(each.plain(cipher, key) for each in pieces)
+        return b"".join(each.plain(cipher, UUID(key["email_id"])) for each in pieces)
 
     async def inbox(self, after: Key | None = None) -> AsyncIterator[tuple[Key, bool | None]]:
         """The same for the development inbox."""
@@ -147,8 +135,8 @@ class Messages:
 
         def has(key: Key, pieces: Sequence[Piece], cipher: BodyCipher | None) -> bool | None:
             try:
-                return self.search.in_message(b"".join(each.plain(cipher, key) for each in pieces))
-            except BodyKeyError:
+                return self.search.in_message(b"".join(each.plain(cipher, UUID(key.get("email_id", _NOWHERE))) for each in pieces))
+            except (BodyKeyError, Damaged):
                 return None
 
         def search() -> Sequence[tuple[Key, bool | None]]:
@@ -165,11 +153,6 @@ class Messages:
     async def _cipher(self, key: Key, pieces: Sequence[Piece]) -> BodyCipher | None:
         encrypted = any(each.encrypted for each in pieces)
         return await self.bodies.of(UUID(key["account_id"])) if encrypted and self.bodies is not None else None
-
-
-def _piece(number: int, content: bytes, encrypted: bool | None) -> Piece:
-    """A signature is not encrypted."""
-    return Piece(number, content, bool(encrypted) and number >= 0)
 
 
 def _key(at: Mapping[str, object]) -> Key:

@@ -29,9 +29,9 @@ WITH wanted AS MATERIALIZED (
 SELECT l.account_id, l.email_id, l.recipient, l.domain_id, l.region, l.address, l.destination, l.attempts, l.status, l.expires_at,
        l.bulk, l.host, l.source, l.faults, l.next_at, e.envelope, CASE WHEN e.size * l.many <= %(message_bytes)s THEN (
            SELECT bytes FROM messages m WHERE m.account_id = l.account_id AND m.email_id = l.email_id AND m.piece = 0
-       ) END, CASE WHEN l.attempts = 0 THEN l.broadcast_id END, e.encrypted
+       ) END, CASE WHEN l.attempts = 0 THEN l.broadcast_id END, e.encrypted, CASE WHEN e.compressed THEN e.size END
 FROM counted l LEFT JOIN LATERAL (
-    SELECT size, envelope, encrypted FROM emails
+    SELECT size, envelope, encrypted, compressed FROM emails
     WHERE account_id = l.account_id AND email_id = l.email_id AND l.nth = 1 AND l.attempts = 0 AND %(message_bytes)s > 0
     AND topic_id IS NULL OFFSET 0
 ) e ON true

@@ -22,9 +22,10 @@ from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.events import events
 from mailsvc.store.events.event_data import Bounce, Failure
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.mail.compression import original
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.postgres.connection import Row
-from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.postgres.errors import Damaged, StoreError
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue import claims_sql, holds
 from mailsvc.store.queue.holds import FOREVER, Hold, HoldState, Slowdown
@@ -117,21 +118,24 @@ class Queue:
         """
         rows = await self._pool.rows(claims_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, message_bytes))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
-        messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None and not row[18]}
-        if any(row[18] for row in rows):
-            messages |= self._decrypted([row for row in rows if row[18] and row[16] is not None])
+        messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None and not row[18] and not row[19]}
+        messages |= self._decoded([row for row in rows if row[16] is not None and (row[18] or row[19])])
         personal = await self._personal([(row[0], row[1]) for row in rows if row[17] is not None])
         return Claimed([Leased(*row[:14]) for row in rows], messages, personal)
 
-    def _decrypted(self, rows: Sequence[Row]) -> Mapping[UUID, tuple[bytes, StoredEnvelope]]:
-        """Encrypted messages whose key is in memory. The others are read when they are sent, or deferred with a reason."""
+    def _decoded(self, rows: Sequence[Row]) -> Mapping[UUID, tuple[bytes, StoredEnvelope]]:
+        """Compressed messages, and encrypted ones whose key is in memory. Others are read when they are sent, or deferred with a reason."""
         found: dict[UUID, tuple[bytes, StoredEnvelope]] = {}
         for row in rows:
-            cipher = None if self._bodies is None else self._bodies.known(row[0])
-            if cipher is not None:
-                with suppress(BodyKeyError):
-                    found[row[1]] = (cipher.decrypt(row[1], 0, row[16]), StoredEnvelope.read(row[15]))
+            with suppress(BodyKeyError, Damaged):
+                message = self._decrypted(row) if row[18] else original(row[16], row[19])
+                if message is not None:
+                    found[row[1]] = (message, StoredEnvelope.read(row[15]))
         return found
+
+    def _decrypted(self, row: Row) -> bytes | None:
+        cipher = None if self._bodies is None else self._bodies.known(row[0])
+        return None if cipher is None else cipher.decrypt(row[1], 0, row[16])
 
     async def _personal(self, keys: Sequence[tuple[UUID, UUID]]) -> Mapping[UUID, PersonalEmail]:
         """Without it, each is read when it is sent."""
