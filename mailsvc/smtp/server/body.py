@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import attrs
@@ -48,27 +47,36 @@ async def bdat(state: ConversationState, argument: bytes, refusal: Reply | None)
     chunk = Chunk(int(found[1]))
     if chunk.left > _READ_LIMIT * state.listener.limits.size:
         raise Hangup(replies.TOO_BIG)
-    upload = state.upload
+    upload = None
     try:
         refusal = refusal or _not_ready(state)
-        if refusal is None and upload is None:
-            upload = await _open(state)
+        if refusal is None:
+            upload = state.upload or await _open(state)
     except Refused as refused:
         refusal = refused.reply
-    reader = _BodyReader(state, math.inf if upload is None else upload.until)
+    if upload is None:
+        await _discard(state, chunk)
+        return refusal or replies.MAIL_FIRST
+    reader = _BodyReader(state, upload.until)
     while chunk.left:
         await reader.wait()
-        piece = chunk.take(state.connection.incoming)
-        if refusal is None and upload is not None:
-            upload.inspection.inspect(piece)
-            if (written := upload.write(piece)) is not None:
-                await written
-    if refusal is not None or upload is None:
-        return refusal or replies.MAIL_FIRST
+        piece = reader.read(chunk)
+        upload.inspection.inspect(piece)
+        if (written := upload.write(piece)) is not None:
+            await written
     if upload.refusal is not None:
         state.reset()
         return upload.refusal
     return await _close(state, upload) if found[2] else replies.CHUNK_OK
+
+
+async def _discard(state: ConversationState, chunk: Chunk) -> None:
+    """Read a refused chunk, which the client may have sent before it saw the refusal."""
+    limits = state.listener.limits
+    reader = _BodyReader(state, state.connection.clock.seconds() + limits.idle + chunk.left / limits.average)
+    while chunk.left:
+        await reader.wait()
+        reader.read(chunk)
 
 
 def _not_ready(state: ConversationState) -> Reply | None:
@@ -111,8 +119,10 @@ class _BodyReader:
     _until: float = 0.0
     _bytes: int = 0  # since the start of the current span
 
-    def read(self) -> bytes:
-        data = self.state.connection.incoming.take()
+    def read(self, chunk: Chunk | None = None) -> bytes:
+        """What has arrived; of a chunk, at most the rest of it."""
+        incoming = self.state.connection.incoming
+        data = incoming.take() if chunk is None else chunk.take(incoming)
         self._bytes += len(data)
         return data
 

@@ -262,6 +262,46 @@ def test_a_body_at_the_minimum_rate_is_accepted() -> None:
     assert codes(client.received()) == ["250"]
 
 
+@pytest.mark.parametrize("command", [b"DATA\r\n", b"BDAT 20000000 LAST\r\n"])
+def test_a_fast_body_may_take_longer_than_the_idle_timeout(command: bytes) -> None:
+    client = connect()
+    client.send(HELO + ENVELOPE + command)
+    client.received()
+    for _ in range(40):
+        client.clock.advance(10)
+        client.protocol.dataReceived((b"x" * 98 + b"\r\n") * 5000)
+    if command.startswith(b"DATA"):
+        client.send(b".\r\n")
+    client.settle()
+    assert codes(client.received()) == ["250"] and not client.closed
+    assert len(client.mails[0].body) == 20_000_000
+
+
+def test_a_slow_chunk_times_out() -> None:
+    client = connect()
+    client.send(HELO + ENVELOPE + b"BDAT 20000000 LAST\r\n")
+    client.received()
+    for _ in range(30):
+        client.protocol.dataReceived(b"x" * 4000 + b"\r\n")
+        client.clock.advance(10)
+    assert client.received() == b"421 4.4.2 Too slow, closing connection\r\n"
+    assert client.recorder is not None and client.recorder.discards == 1
+
+
+def test_a_refused_chunk_has_a_deadline() -> None:
+    """However steadily it drips: `idle` seconds, and those that its size takes at the average pace."""
+    client = connect(Listener("mx.test", Limits(average=1000)))
+    client.send(HELO + ENVELOPE + b"RSET\r\nBDAT 500000\r\n")
+    client.received()
+    seconds = 0
+    while not client.closed and seconds < 1000:
+        client.protocol.dataReceived(b"x" * 6000)
+        client.clock.advance(10)
+        seconds += 10
+    assert client.received() == b"421 4.4.2 Too slow, closing connection\r\n"
+    assert seconds == 800
+
+
 @pytest.mark.parametrize("chunks", [False, True])
 def test_a_whole_body_has_a_deadline(chunks: bool) -> None:
     """However steadily it drips: `idle` seconds, and those that its announced size takes at the average pace."""
