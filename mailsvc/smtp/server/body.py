@@ -40,7 +40,7 @@ async def data(state: ConversationState, argument: bytes) -> Reply:
 
 
 async def bdat(state: ConversationState, argument: bytes, refusal: Reply | None) -> Reply:
-    """`refusal`: why the command is out of order. The chunk's bytes are read all the same (3030 §2)."""
+    """`refusal`: why the command is out of order. The chunk's bytes are read all the same (3030 §2), up to the size limit."""
     found = _CHUNK.fullmatch(argument)
     if found is None:  # the size of the chunk that follows is unknown
         raise Hangup(replies.bad_argument("Expected BDAT size [LAST]"))
@@ -71,9 +71,11 @@ async def bdat(state: ConversationState, argument: bytes, refusal: Reply | None)
 
 
 async def _discard(state: ConversationState, chunk: Chunk) -> None:
-    """Read a refused chunk, which the client may have sent before it saw the refusal."""
+    """Read a refused chunk, which the client may have sent before it saw the refusal. It does not prolong the time to log in."""
+    state.lines.refuse_chunk(chunk.left)
     limits = state.listener.limits
-    reader = _BodyReader(state, state.connection.clock.seconds() + limits.idle + chunk.left / limits.average)
+    until = state.connection.clock.seconds() + limits.idle + chunk.left / limits.average
+    reader = _BodyReader(state, min(until, state.lines.end))
     while chunk.left:
         await reader.wait()
         reader.read(chunk)

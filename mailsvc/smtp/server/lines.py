@@ -1,6 +1,8 @@
-"""Reads the lines of a client within the limits on time, and on bytes for clients that have not authenticated."""
+"""Reads the lines of a client in time, and limits the time and the bytes of clients that have not authenticated."""
 
 from __future__ import annotations
+
+import math
 
 import attrs
 
@@ -13,13 +15,15 @@ from mailsvc.smtp.server.session import Limits
 
 @attrs.define(eq=False)
 class LineReader:
-    """`limited` until the client logs in or a recipient of its is accepted: so long it has little time and few bytes for commands."""
+    """`limited` until the client logs in or a recipient of its is accepted: so long it has little time and few bytes for commands,
+    and may send as many bytes of refused chunks as one message can have."""
 
     connection: ServerConnection
     limits: Limits
     limited: bool
     _opened: float
     _bytes: int = 0  # of command lines, while limited
+    _refused: int = 0  # bytes of refused chunks, while limited
 
     async def line(self, limit: int) -> bytes | Overlong:
         """The next line, of at most `limit` bytes. Raises Hangup if it is not complete in time."""
@@ -39,12 +43,23 @@ class LineReader:
             except TimedOut:
                 raise Hangup(replies.IDLE) from None
 
+    @property
+    def end(self) -> float:
+        """When the connection is closed if the client is still limited then."""
+        seconds = self.limits.unauthenticated_seconds
+        return self._opened + seconds if self.limited and seconds is not None else math.inf
+
+    def refuse_chunk(self, size: int) -> None:
+        """Count a refused chunk before it is read. Raises Hangup if it need not be."""
+        if size > self.limits.size:
+            raise Hangup(replies.TOO_BIG)
+        if self.limited:
+            self._refused += size
+            if self._refused > self.limits.size:
+                raise Hangup(replies.TOO_MANY_COMMANDS)
+
     def _deadline(self) -> float:
-        limits = self.limits
-        until = self.connection.clock.seconds() + limits.idle
-        if not self.limited or limits.unauthenticated_seconds is None:
-            return until
-        return min(until, self._opened + limits.unauthenticated_seconds)
+        return min(self.connection.clock.seconds() + self.limits.idle, self.end)
 
     def _count(self, line: bytes | Overlong | None) -> None:
         """Count a line, or the part of an overlong one that was discarded so far."""

@@ -66,6 +66,7 @@ class ServerProtocol(TwistedProtocol):
         self._waiting: Deferred[None] | None = None
         self._until = 0.0  # when the present wait times out
         self._wait_timer: IDelayedCall | None = None
+        self._fires_at = 0.0  # the wait that _wait_timer was set for
         self._wake_timer: IDelayedCall | None = None  # in a body
         self._handshake_timer: IDelayedCall | None = None
         self._close_timer: IDelayedCall | None = None
@@ -303,8 +304,12 @@ class ServerProtocol(TwistedProtocol):
         self._resume(over, None)
 
     def _set_wait_timer(self) -> None:
-        """One timer serves all waits. Deadlines of a connection only move later, so it may fire too early but never too late."""
+        """One timer serves all waits. Deadlines rarely move earlier, so it often fires too early and is set again, but never too late."""
+        if self._wait_timer is not None and self._until < self._fires_at:
+            self._wait_timer.cancel()
+            self._wait_timer = None
         if self._wait_timer is None:
+            self._fires_at = self._until
             self._wait_timer = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._wait_timer_fired)
 
     def _wait_timer_fired(self) -> None:

@@ -235,6 +235,66 @@ def test_an_unauthenticated_client_has_a_minute() -> None:
     assert client.closed
 
 
+@pytest.mark.parametrize("port", ["open", "submission"])
+@pytest.mark.parametrize(
+    ("first", "more", "seconds"),
+    [
+        (b"EHLO me\r\nBDAT 2\r\nx", b"yBDAT 2\r\nx", 295),  # the attack of a minute that lasts 98
+        (b"EHLO me\r\nBDAT 2\r\nx", b"yBDAT 2\r\nx", 10),
+        (b"EHLO me\r\nBDAT 1000000\r\n", b"x" * 6000, 10),
+        (b"EHLO me\r\nBDAT 2\r\nxy", b"NOOP\r\n", 25),
+    ],
+)
+def test_refused_chunks_do_not_extend_the_minute_of_an_unauthenticated_client(port: str, first: bytes, more: bytes, seconds: int) -> None:
+    client = connect(port)
+    client.protocol.dataReceived(first)
+    for _ in range(seconds, 60, seconds):
+        client.clock.advance(seconds)
+        client.protocol.dataReceived(more)
+    client.clock.advance(59.9 - client.clock.seconds())
+    assert not client.closed
+    client.received()
+    client.clock.advance(0.1)
+    assert client.received().startswith(b"421 4.4.2 ")
+    assert client.closed
+
+
+def test_the_minute_includes_tls_and_the_dialogue_of_a_login() -> None:
+    client = connect("submission")
+    for sent in (b"EHLO me\r\n", b"STARTTLS\r\n", b"EHLO me\r\nAUTH LOGIN\r\n", b"bWFpbHN2Yw==\r\n", b"c"):
+        client.clock.advance(11)
+        client.protocol.dataReceived(sent)
+    client.received()
+    client.clock.advance(4.9)
+    assert not client.closed
+    client.clock.advance(0.1)
+    assert client.received() == b"421 4.4.2 Idle for too long, closing connection\r\n"
+
+
+def test_a_login_after_refused_chunks_lifts_the_limits() -> None:
+    client = connect("submission")
+    client.protocol.dataReceived(b"EHLO me\r\nBDAT 2\r\nxySTARTTLS\r\n")
+    client.protocol.dataReceived(b"EHLO me\r\nAUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n")
+    client.clock.advance(299)
+    assert not client.closed
+
+
+def test_an_unauthenticated_client_may_send_refused_chunks_of_one_message() -> None:
+    """It may not have seen yet that they are refused."""
+    client = connect(Listener("mx.test", Limits(size=1_000_000)))
+    client.send(HELO + (b"BDAT 500000\r\n" + b"x" * 500_000) * 2 + b"NOOP\r\n")
+    assert codes(client.received()) == ["250", "503", "503", "250"]
+    client.send(b"BDAT 1\r\n")
+    assert client.received() == b"421 4.7.0 Too many commands without a message\r\n"
+    assert client.closed
+
+
+def test_a_refused_chunk_above_the_size_limit_is_not_read() -> None:
+    client = connect(Listener("mx.test", Limits(size=1000)))
+    client.send(HELO + ENVELOPE + b"RSET\r\nBDAT 1000\r\n" + b"x" * 1000 + b"BDAT 1001\r\n")
+    assert codes(client.received())[-2:] == ["503", "552"] and client.closed
+
+
 def test_an_accepted_recipient_lifts_the_limits_for_unauthenticated_clients() -> None:
     client = connect()
     client.protocol.dataReceived(HELO + ENVELOPE)
@@ -318,6 +378,18 @@ def test_a_whole_body_has_a_deadline(chunks: bool) -> None:
         seconds += 5
     assert client.received().endswith(b"421 4.4.2 Too slow, closing connection\r\n")
     assert 160 <= seconds <= 160 + 65
+
+
+def test_a_deadline_may_be_earlier_than_the_one_before() -> None:
+    client = connect(Listener("mx.test", Limits(average=1000, idle=60)))
+    client.protocol.dataReceived(b"EHLO me\r\nMAIL FROM:<a@example.com> SIZE=1000\r\nRCPT TO:<b@example.com>\r\nBDAT 2\r\n\r\n")
+    client.clock.advance(55)
+    client.protocol.dataReceived(b"NOOP\r\n")
+    client.clock.advance(5.5)
+    client.protocol.dataReceived(b"BDAT 5\r\nx")
+    client.received()
+    client.clock.advance(0.5)
+    assert client.received() == b"421 4.4.2 Too slow, closing connection\r\n"
 
 
 def test_a_stalled_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
