@@ -158,6 +158,7 @@ class RelaySession:
             return await self._no_caller(self._login.token)
         if caller.suspended:
             return relay_replies.SUSPENDED
+        self._login = Authenticated(caller, self._login.token)  # its plan and limits may have changed
         self._null_mx = self._relay.null_mx.check()
         quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
         return replies.SENDER_OK if quota.allowed else relay_replies.TOO_FAST

@@ -13,7 +13,7 @@ from mailsvc.policy import Refusal
 from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, client_network
 from mailsvc.store.people.api_keys import Caller, Moved, digest
 from mailsvc.store.postgres.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
-from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, RelayRig
+from tests.relay.harness import ACCOUNT, KEY, ME, OTHER, SECRET, SUSPENDED, TOKEN, RelayRig
 
 EMAIL = UUID(int=7)
 
@@ -117,6 +117,21 @@ def test_a_revoked_key_cannot_send() -> None:
     assert client.mail(ME + b"\r\nx\r\n").startswith("250")
     rig.keys.callers.clear()
     assert client.mail(ME + b"\r\nx\r\n") == "550 5.7.1 The API key is no longer valid"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "10.1.2.3"])
+def test_a_new_plan_applies_to_open_sessions(host: str) -> None:
+    """Also to those of a trusted network."""
+    rig = RelayRig()
+    client = rig.logged_in() if host == "192.0.2.1" else rig.connect(host=host)
+    client.command("EHLO me")
+    rig.keys.callers[digest(TOKEN)] = Caller(ACCOUNT, KEY, "full_access", None, None, plan="tiny", ramp=10)
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250")
+    rig.keys.callers[digest(TOKEN)] = Caller(ACCOUNT, KEY, "full_access", None, None, plan="big")
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250")
+    client.disconnect()
+    assert [(caller.plan, caller.ramp) for caller in rig.intake.callers] == [("tiny", 10), ("big", None)]
+    assert len(rig.relay.per_key) == 0
 
 
 def test_connection_limits() -> None:
