@@ -16,6 +16,7 @@ from twisted.web.http_headers import Headers
 from mailsvc.accounts.ratelimit import Quota, RateLimit
 from mailsvc.http import caller, problem
 from mailsvc.net import allow_list
+from mailsvc.net.client_address import unmapped
 from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.store.people.api_keys import Caller, Keys
 
@@ -210,10 +211,9 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
 @lru_cache(4096)
 def _address(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        found = ip_address(text.partition("%")[0])
+        return unmapped(ip_address(text.partition("%")[0]))
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
 
 
 class EvictableConnection(Protocol):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from mailsvc.net.client_address import unmapped_network
+
 Network = IPv4Network | IPv6Network
 
 # IPv4: every entry of the IANA special-purpose registry is refused, even if globally reachable: no mail server, webhook endpoint
@@ -66,7 +68,7 @@ _REASONS: dict[int, tuple[tuple[Network, str], ...]] = {
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """Parses addresses and networks from a setting. Raises ValueError, naming the invalid one."""
-    return tuple(ip_network(text) for text in texts)
+    return tuple(unmapped_network(ip_network(text)) for text in texts)
 
 
 def refusal(address: str, allowed: Sequence[Network] = (), denied: Sequence[Network] = ()) -> str | None:
@@ -79,15 +81,14 @@ def refusal(address: str, allowed: Sequence[Network] = (), denied: Sequence[Netw
         found = ip_address(address)
     except ValueError:
         return f"{address!r} is not an IP address"
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None and found.scope_id is None:  # ::ffff:127.0.0.1 reaches 127.0.0.1
+        return refusal(str(found.ipv4_mapped), allowed, denied)
     if any(found in network for network in denied):
         return f"{address} is blocked by the operator"
     if any(found in network for network in allowed):
         return None
-    if isinstance(found, IPv6Address):
-        if found.scope_id is not None:
-            return f"{address} is link-local"
-        if found.ipv4_mapped is not None:  # ::ffff:127.0.0.1 reaches 127.0.0.1
-            return refusal(str(found.ipv4_mapped), allowed, denied)
+    if isinstance(found, IPv6Address) and found.scope_id is not None:
+        return f"{address} is link-local"
     for network, reason in _REASONS[found.version]:
         if found in network:
             return f"{address} is {reason}"

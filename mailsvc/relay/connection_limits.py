@@ -9,6 +9,8 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.net.client_address import unmapped
+
 _REMEMBERED = 100_000  # addresses with failed logins
 _PERIOD = 60.0  # seconds
 
@@ -16,14 +18,10 @@ _PERIOD = 60.0  # seconds
 def client_network(host: str) -> str:
     """What an address counts as: the address itself, or of IPv6 its /64, which is one subscriber."""
     try:
-        found = ip_address(host.partition("%")[0])
+        found = unmapped(ip_address(host.partition("%")[0]))
     except ValueError:
         return host
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(IPv6Network((int(found) >> 64 << 64, 64)))
-    return host
+    return str(IPv6Network((int(found) >> 64 << 64, 64))) if isinstance(found, IPv6Address) else str(found)
 
 
 @attrs.define(eq=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from uuid import UUID
 
 import attrs
 
 from mailsvc.net.address_guard import Network
+from mailsvc.net.client_address import unmapped
 from mailsvc.smtp.server.proxy_protocol import Networks
 
 
@@ -37,12 +38,7 @@ class TrustedNetworks:
             given = ip_address(host)
         except ValueError:  # for example a Unix socket
             return None
-        address = _unmapped(given)
+        address = unmapped(given)
         if "%" in host or any(each in network for network in self._balancers for each in (given, address)):
             return None
         return next((key for network, key in self._keys if address in network), None)
-
-
-def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """On a socket for both protocols, IPv4 addresses are ::ffff:192.0.2.1 (4291 §2.5.5.2)."""
-    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address

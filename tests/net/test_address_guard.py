@@ -49,6 +49,18 @@ def test_allowed_networks_are_exceptions() -> None:
         networks(["mail.example.com"])
 
 
+def test_mapped_networks_are_ipv4_networks() -> None:
+    texts = ["::ffff:10.0.0.0/104", "::ffff:192.0.2.1", "::ffff:0:0/96", "::/0", "::/95", "2001:db8::/32"]
+    assert list(map(str, networks(texts))) == ["10.0.0.0/8", "192.0.2.1/32", "0.0.0.0/0", "::/0", "::/95", "2001:db8::/32"]
+
+
+def test_denied_networks_include_mapped_addresses() -> None:
+    allowed, denied = networks(["::/0"]), networks(["10.0.0.0/8", "::ffff:192.0.2.1"])
+    for address in ("10.0.0.1", "::ffff:10.0.0.1", "192.0.2.1", "::ffff:192.0.2.1"):
+        assert refusal(address, allowed, denied)
+    assert refusal("2001:db8::1", allowed, denied) is None
+
+
 @given(st.ip_addresses(v=4))
 def test_a_mapped_address_is_judged_like_its_ipv4_address(address: IPv4Address) -> None:
     assert (refusal(str(address)) is None) == (refusal(f"::ffff:{address}") is None)

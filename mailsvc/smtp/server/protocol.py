@@ -24,6 +24,7 @@ from zope.interface import implementer
 
 from mailsvc.clock import unix
 from mailsvc.mail.reply import Reply
+from mailsvc.net.client_address import unmapped_host
 from mailsvc.net.writing import write
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.connection import Disconnected, TimedOut
@@ -327,7 +328,7 @@ class ServerProtocol(TwistedProtocol):
 
     def _peer(self) -> Peer:
         peer, host = self.transport.getPeer(), self.transport.getHost()
-        return Peer(getattr(peer, "host", ""), getattr(peer, "port", 0), getattr(host, "port", 0))
+        return Peer(unmapped_host(getattr(peer, "host", "")), getattr(peer, "port", 0), getattr(host, "port", 0))
 
 
 class _TlsHandle(Protocol):

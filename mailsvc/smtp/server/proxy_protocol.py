@@ -18,6 +18,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
+from mailsvc.net.client_address import unmapped
+
 Networks = Collection[IPv4Network | IPv6Network]
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
@@ -76,7 +78,7 @@ def _binary(data: bytes) -> ProxyHeader | None:
     if family == 0x11 and len(block) >= 12:
         return ProxyHeader((str(Ip4(block[:4])), int.from_bytes(block[8:10], "big")), length)
     if family == 0x21 and len(block) >= 36:
-        return ProxyHeader((str(Ip6(block[:16])), int.from_bytes(block[32:34], "big")), length)
+        return ProxyHeader((str(unmapped(Ip6(block[:16]))), int.from_bytes(block[32:34], "big")), length)
     if family in (0x11, 0x21):
         raise BadHeader("PROXY header without addresses")
     return ProxyHeader(None, length)
@@ -84,14 +86,9 @@ def _binary(data: bytes) -> ProxyHeader | None:
 
 def _source(host: str, port: int) -> tuple[str, int]:
     try:
-        return str(ip_address(host)), port
+        return str(unmapped(ip_address(host))), port
     except ValueError:
         raise BadHeader("PROXY header with an invalid address") from None
-
-
-def _is_loopback(host: str) -> bool:
-    address = ip_address(host)
-    return (address.ipv4_mapped or address if isinstance(address, Ip6) else address).is_loopback
 
 
 class ProxyProtocolFactory(Factory):
@@ -111,7 +108,8 @@ class ProxyProtocolFactory(Factory):
         super().doStop()
 
     def buildProtocol(self, addr: Any) -> Any:
-        if any(ip_address(addr.host.partition("%")[0]) in network for network in self.trusted):
+        client = unmapped(ip_address(addr.host.partition("%")[0]))
+        if any(client in network for network in self.trusted):
             return _HeaderReader(self)
         return self.factory.buildProtocol(addr)
 
@@ -144,7 +142,8 @@ class _HeaderReader(Protocol):
     def _hand_over(self, header: ProxyHeader) -> None:
         self._timeout.cancel()
         transport = self.transport
-        if header.source is not None and not _is_loopback(header.source[0]):  # a loopback address would be of the balancer's machine
+        # A loopback address would be of the balancer's machine.
+        if header.source is not None and not ip_address(header.source[0]).is_loopback:
             host, port = header.source
             address = IPv6Address("TCP", host, port) if ":" in host else IPv4Address("TCP", host, port)
             transport.getPeer = lambda: address

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.address import IPv4Address
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
@@ -30,6 +30,8 @@ V2_6 = SIGNATURE + b"\x21\x21\x00\x24" + b"\x20\x01\x0d\xb8" + bytes(11) + b"\x0
         (b"PROXY UNKNOWN ffff::1 ::2 1 2\r\n", None),
         (V2, ("192.0.2.7", 12345)),
         (V2_6, ("2001:db8::1", 12345)),
+        (b"PROXY TCP6 ::ffff:192.0.2.7 ::ffff:192.0.2.8 12345 25\r\n", ("192.0.2.7", 12345)),
+        (V2_6[:16] + bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 7]) + V2_6[32:], ("192.0.2.7", 12345)),
         (SIGNATURE + b"\x20\x00\x00\x00", None),
         (SIGNATURE + b"\x21\x31\x00\x02xx", None),
         (SIGNATURE + b"\x21\x11\x00\x0f" + V2[16:] + b"tlv", ("192.0.2.7", 12345)),
@@ -80,7 +82,7 @@ class Connection:
             return Recorder(session)
 
         receivers = ServerFactory(Listener("mx.test"), welcome, self.clock)
-        address = IPv4Address("TCP", host, 999)
+        address = IPv6Address("TCP", host, 999) if ":" in host else IPv4Address("TCP", host, 999)
         self.transport: Any = Transport()
         self.transport.peerAddr = address
         protocol: Any = ProxyProtocolFactory(receivers, [ip_network("192.0.2.1/32")], self.clock).buildProtocol(address)
@@ -94,16 +96,19 @@ class Connection:
         return data
 
 
-def test_a_listed_proxy_is_believed() -> None:
-    connection = Connection("192.0.2.1")
+@pytest.mark.parametrize("host", ["192.0.2.1", "::ffff:192.0.2.1", "::ffff:c000:201"])
+def test_a_listed_proxy_is_believed(host: str) -> None:
+    """Also if the port listens on IPv6."""
+    connection = Connection(host)
     assert connection.say(V2[:-1]) == b""
     assert connection.say(V2[-1:] + b"EHLO me\r\n").startswith(b"220 mx.test ESMTP\r\n250-")
     assert connection.sessions[0].peer.host == "192.0.2.7"
     connection.transport.protocol.connectionLost()
 
 
-def test_other_clients_are_not_believed() -> None:
-    connection = Connection("192.0.2.9")
+@pytest.mark.parametrize("host", ["192.0.2.9", "::ffff:192.0.2.9"])
+def test_other_clients_are_not_believed(host: str) -> None:
+    connection = Connection(host)
     assert b"500 5.5.1" in connection.say(b"PROXY TCP4 192.0.2.7 192.0.2.8 12345 25\r\n")
     assert connection.sessions[0].peer.host == "192.0.2.9"
     connection.transport.protocol.connectionLost()

@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.address import IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
@@ -18,7 +19,7 @@ from mailsvc.smtp.server.protocol import ServerProtocol
 from mailsvc.smtp.server.replies import Refused
 from mailsvc.smtp.server.session import Limits, Listener, Session
 from tests.smtp.dialogue import LISTENERS
-from tests.smtp.harness import Client, Recorder
+from tests.smtp.harness import Client, Recorder, Transport
 
 ENVELOPE = b"MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\n"
 HELO = b"HELO me\r\n"
@@ -717,6 +718,20 @@ def test_the_session_has_its_peer() -> None:
 
     Client(LISTENERS["open"], open_session=welcome)
     assert seen[0].peer.host == "192.168.1.1"
+
+
+def test_the_peer_of_an_ipv6_socket_may_be_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"::ffff:192.0.2.1": "192.0.2.1", "2001:db8::1": "2001:db8::1", "fe80::1%eth0": "fe80::1%eth0", "": ""}
+    seen: list[str] = []
+
+    def welcome(session: Session) -> Reply:
+        seen.append(session.peer.host)
+        return replies.SHUTDOWN
+
+    for host in hosts:
+        monkeypatch.setattr(Transport, "getPeer", lambda self, host=host: IPv6Address("TCP", host, 4000))
+        Client(LISTENERS["open"], open_session=welcome)
+    assert seen == list(hosts.values())
 
 
 # ── the transcript ──

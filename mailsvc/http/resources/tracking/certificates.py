@@ -12,6 +12,7 @@ from mailsvc.http import parameters
 from mailsvc.http.gate import is_proxy
 from mailsvc.http.request import Request
 from mailsvc.http.resources.tracking.links import name_of, send
+from mailsvc.net.client_address import unmapped
 from mailsvc.tracking.hosts import TrackingHosts
 
 PATH = b"/tracking/ask"
@@ -41,4 +42,4 @@ class CertificateQuestions(Resource):
 
 def _is_local(request: Request) -> bool:
     peer = getattr(request.client, "host", "")
-    return is_proxy(peer, request.site.trusted) or ip_address(peer.partition("%")[0]).is_loopback
+    return is_proxy(peer, request.site.trusted) or unmapped(ip_address(peer.partition("%")[0])).is_loopback

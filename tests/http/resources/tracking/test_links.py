@@ -198,6 +198,7 @@ def test_only_a_proxy_can_ask() -> None:
 
     links = Links.make(trusted=[ip_network("10.0.0.0/8")])
     assert links.request(ASK + HOST, peer="10.1.2.3").status == links.request(ASK + HOST, peer="::1").status == 200
+    assert links.request(ASK + HOST, peer="::ffff:10.1.2.3").status == links.request(ASK + HOST, peer="::ffff:127.0.0.1").status == 200
     assert links.request(ASK + HOST, peer="192.0.2.1").status == 404
     # a client of the proxy
     assert links.request(ASK + HOST, peer="10.1.2.3", x_forwarded_for="192.0.2.1").status == 404
