@@ -45,6 +45,7 @@ class Request(server.Request):
     started = 0.0
     json: object = None  # the JSON of the body, for the request log
     response_json: object = None  # and of the response
+    unlogged = False  # the request log gets neither of them
     email_id: str | None = None  # of the email that it sends, for the log
     span: Span | None = None  # of its trace, if requests are traced
     _whole = False

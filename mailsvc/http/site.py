@@ -116,8 +116,8 @@ class ApiSite(server.Site):
                 status=status,
                 user_agent=_text(agent[0]) if agent else None,
                 milliseconds=(self.reactor.seconds() - request.started) * 1000,
-                request_body=self.recorder.body(request.json),
-                response_body=self.recorder.body(request.response_json),
+                request_body=None if request.unlogged else self.recorder.body(request.json),
+                response_body=None if request.unlogged else self.recorder.body(request.response_json),
             )
         )
 

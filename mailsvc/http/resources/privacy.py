@@ -80,9 +80,7 @@ class Privacy:
                 found = await finder.find()
         except Busy:
             raise unavailable(BUSY) from None
-        response = ok(request, FOUND.show(found))
-        request.response_json = None
-        return response
+        return ok(request, FOUND.show(found))
 
     @app.route("/privacy/export", methods=["POST"])
     @operation(
@@ -114,8 +112,8 @@ class Privacy:
         return await request.detached(self._erase(request))
 
     async def _erase(self, request: Request) -> bytes:
+        request.unlogged = True
         given, account_id = await self.reader.record(request, ERASE), request.caller.account_id
-        request.json = None
         why = await eraser.refused(self.erasing.eraser.pool, given["email"], account_id)
         if why is not None:
             raise invalid(why)
@@ -142,6 +140,6 @@ class Privacy:
         return ok(request, ERASURE.show(found))
 
     async def _finder(self, request: Request) -> Finder:
+        request.unlogged = True
         email = (await self.reader.record(request, ABOUT))["email"]
-        request.json = None
         return Finder(self.erasing.eraser.pool, email, request.caller.account_id, self.erasing.eraser.in_thread, self.erasing.eraser.bodies)

@@ -24,8 +24,10 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
 WHERE c.relnamespace = {TABLES_IN}::regnamespace AND c.relname = ANY (%s)
 """
 
-# Which rows belong to an account, where a table has no account_id. Tables that are not here belong to nobody or to members.
-_THROUGH = {
+NOBODY = "false"
+# Which rows belong to an account, where a table has no account_id. Every such table that is searched is listed. An account has no rows of
+# one that is not.
+THROUGH = {
     "accounts": "t.id = %(account)s",
     **dict.fromkeys(("dkim_keys", "domain_history"), "t.domain_id IN (SELECT id FROM domains WHERE account_id = %(account)s)"),
     "users": "t.id IN (SELECT user_id FROM members WHERE account_id = %(account)s)",
@@ -33,6 +35,8 @@ _THROUGH = {
         ("address_changes", "identities", "passkeys", "recovery_codes", "sessions"),
         "t.user_id IN (SELECT user_id FROM members WHERE account_id = %(account)s)",
     ),
+    # The operator's, and replies to the mail of all accounts.
+    **dict.fromkeys(("destinations", "operator_sessions", "operators", "slowdowns"), NOBODY),
 }
 # Rows that must not be changed now.
 _BUSY = {"queue": "t.lease IS NOT NULL", "broadcasts": "t.status IN ('scheduled', 'queued')"}
@@ -99,10 +103,10 @@ def parameters(address: Address) -> dict[str, object]:
 
 
 def scope(shape: Shape, account: bool) -> str:
-    """Which rows. What belongs to no account is looked at in any case."""
+    """Which rows: those of the account, or all of the installation."""
     if not account:
         return "true"
-    return "t.account_id = %(account)s" if "account_id" in shape.types else _THROUGH.get(shape.name, "true")
+    return "t.account_id = %(account)s" if "account_id" in shape.types else THROUGH.get(shape.name, NOBODY)
 
 
 def after(shape: Shape, beyond: bool = False) -> str:

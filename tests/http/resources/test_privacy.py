@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 
 import orjson
+import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
+from mailsvc.store.console.operators import Operators
 from tests.http.api_rig import ApiRig
+from tests.store.encryption.test_secrets import ENCRYPTION
 
 ANN = "Ann@example.net"
 MAIL = {"from": "a@example.test", "to": [ANN, "bob@example.net"], "subject": f"For {ANN}", "text": f"Hello {ANN}"}
@@ -52,6 +55,23 @@ async def test_another_account_is_not_touched_and_sees_nothing(rig: ApiRig) -> N
 async def test_an_invalid_address_is_refused(rig: ApiRig) -> None:
     for path in ("find", "export", "erasures"):
         assert (await rig.request("POST", f"/privacy/{path}", {"email": "ann"})).status == 422
+
+
+@pytest.mark.parametrize("path", ["find", "export", "erasures"])
+@pytest_twisted.ensureDeferred
+async def test_the_address_of_a_refused_request_is_not_logged(rig: ApiRig, path: str) -> None:
+    for body in ({"email": [ANN], "suppress": "yes"}, {"email": f"<{ANN}"}, [ANN], {ANN: ANN}):
+        assert (await rig.request("POST", f"/privacy/{path}", body)).status == 422
+    await rig.flush()
+    logged = await rig.pool.rows("SELECT status, request_body, response_body FROM request_log")
+    assert logged == [(422, None, None)] * 4
+
+
+@pytest_twisted.ensureDeferred
+async def test_operators_are_not_found(rig: ApiRig) -> None:
+    await Operators(rig.pool, rig.site.reactor, ENCRYPTION).add("boss@operator.example", b"secret", [])
+    assert (await rig.request("POST", "/privacy/find", {"email": "boss@operator.example"})).json["counts"] == {}
+    assert (await rig.request("POST", "/privacy/export", {"email": "boss@operator.example"})).body == b""
 
 
 @pytest_twisted.ensureDeferred

@@ -16,9 +16,10 @@ from mailsvc.store.events.events import NewEvent
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.erasures import Erasure
+from mailsvc.store.privacy.finding import Finder
 from tests.store.fixtures import DAY, NOW, StoreRig, email
 from tests.store.fixtures import OTHER as ELSEWHERE
-from tests.store.privacy.filling import ACCOUNT, CANARY, KEYS, MESSAGE, OTHER, fill, leaks
+from tests.store.privacy.filling import ACCOUNT, CANARY, INSTALLATION, KEYS, MESSAGE, OTHER, fill, leaks
 
 
 async def at_once(call: Any, *given: Any) -> Any:
@@ -49,13 +50,24 @@ async def test_every_column_is_erased(pool: Pool, database: str, account: Any) -
     erase = eraser(pool)
     begun = await erase.erasures.begin(account, erase.erasures.new_id(), CANARY, False, "command")
     done = await erase.run(begun, CANARY)
-    assert leaks(database) == []
+    assert {table for table, _ in leaks(database)} == (set() if account is None else INSTALLATION)
     assert done.finished_at is not None, done
     assert query(database, "SELECT count(*) FROM queue") == [(0,)] and query(database, "SELECT count(*) FROM users") == [(0,)]
     assert query(database, "SELECT key, origin FROM erased_suppressions WHERE origin = 'manual' AND length(hash) = 32") == [(1, "manual")]
     assert query(database, "SELECT recipients FROM emails") == [(["erased@erased.invalid", OTHER],)]
     assert query(database, "SELECT data FROM events WHERE type = 'contact.created'")[0][0]["first_name"] is None
     assert done.counts["erased"]["emails.recipients"] == 1 and done.counts["erased"]["messages.bytes"] == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_finds_nothing_of_the_operator_and_of_others(pool: Pool, database: str) -> None:
+    fill(database)
+    await pool.run("UPDATE operators SET email = %s", (CANARY,))
+    found = await Finder(pool, CANARY, ELSEWHERE, at_once).find()
+    assert found.counts == {}
+    own = await Finder(pool, CANARY, ACCOUNT, at_once).find()
+    everything = await Finder(pool, CANARY, None, at_once).find()
+    assert everything.counts.keys() - own.counts.keys() == {"operators.email", "destinations.reason", "slowdowns.reason"}
 
 
 @pytest_twisted.ensureDeferred

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg2
+import pytest_twisted
 
 from mailsvc.store.postgres import partitions
-from mailsvc.store.privacy import inventory, page
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy import inventory, page, statements
 
 PROJECT = Path(__file__).parents[3]
 COLUMNS = """
@@ -49,6 +51,13 @@ def test_only_cells_have_accounts_in_them(database: str) -> None:
     without = {name for name, types in columns(database).items() if "account_id" not in types}
     assert {table.name for table in inventory.tables().values() if table.where == "cell"} & without == {"dkim_keys", "domain_history"}
     assert set(partitions.TABLES) <= {table.name for table in inventory.tables().values() if table.where == "cell"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_whose_rows_a_table_has_is_decided(pool: Pool) -> None:
+    """A customer searches and erases what is theirs. Where a table has no account_id, statements.THROUGH says which rows that is."""
+    without = {name for name, shape in (await statements.shapes(pool)).items() if "account_id" not in shape.types}
+    assert without <= statements.THROUGH.keys(), "decide in mailsvc/store/privacy/statements.py (THROUGH) which rows an account can search"
 
 
 def test_the_page_is_generated() -> None:
