@@ -44,7 +44,7 @@ class SystemMail:
         except AddressError as error:
             log.warn("System mail was not sent: {why}", why=str(error))
             return True
-        caller = Caller(domain.account_id, None, "sending_access", domain.id, None)
+        caller = Caller.of_service(domain.account_id, domain.id)
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, key, hashlib.sha256(key.encode()).digest()))
         if isinstance(answer, Rejected):
             log.warn("System mail was not sent: {why}", why=answer.refusals[0].message)

@@ -235,6 +235,13 @@ def test_only_the_store_imports_a_driver(path):
 
 
 @each_module
+def test_callers_are_made_where_the_limits_of_accounts_are_read(path):
+    """`Caller(…)` without plan and ramp would send without the account's limits: use `Caller.without_key` or `Caller.of_service`."""
+    if path.name != "api_keys.py":
+        assert not re.search(r"\bCaller\(", path.read_text("utf-8"))
+
+
+@each_module
 def test_only_tap_names_the_reactor(path):
     if path.name != "tap.py":
         assert not {name for name in imported(path) if name.startswith("twisted.internet.reactor")}

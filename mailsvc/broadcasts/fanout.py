@@ -29,7 +29,7 @@ from mailsvc.runtime.offload import InThread
 from mailsvc.settings.plans import Exhausted
 from mailsvc.store.broadcasts.broadcasts import Broadcasts, outcomes
 from mailsvc.store.broadcasts.personal import SentContent
-from mailsvc.store.broadcasts.sending import Advance, Member, Overtaken, Sending
+from mailsvc.store.broadcasts.sending import Advance, Limits, Member, Overtaken, Sending
 from mailsvc.store.broadcasts.values import Broadcast
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.ids import uuid7
@@ -61,7 +61,7 @@ Destination = Callable[[UUID, UUID, str], str]
 class Quotas(Protocol):
     """accounts/quota"""
 
-    async def take(self, account_id: UUID, plan: str | None, count: int) -> Any: ...
+    async def take(self, account_id: UUID, plan: str | None, count: int, ramp: int | None) -> Any: ...
     def refund(self, taken: Any, count: int | None = None) -> None: ...
 
 
@@ -80,7 +80,7 @@ class _Started:
     domain: Domain
     subject: Template
     default: bool | None
-    plan: str | None
+    limits: Limits
     per_hour: float | None
 
 
@@ -206,8 +206,8 @@ class Fanout:
     # Sending
 
     async def _continue(self, found: Broadcast) -> None:
-        plan, suspended = await self.sending.account(found.account_id)
-        if suspended:
+        limits = await self.sending.limits(found.account_id)
+        if limits is None:
             later = self._now() + timedelta(seconds=SUSPENDED)
             await self.sending.set(found, next_at=later, reason="The account is suspended. Sending continues when it no longer is.")
             return
@@ -215,7 +215,7 @@ class Fanout:
         if room <= 0:
             await self.sending.set(found, next_at=self._soon())
             return
-        started = await self._started(found, plan)
+        started = await self._started(found, limits)
         if started is None:
             await self.sending.set(found, status="failed", reason="The sending domain no longer exists.", next_at=None)
             return
@@ -231,7 +231,7 @@ class Fanout:
         self.notifications.notify("queue")
         self.notifications.notify("events")
 
-    async def _started(self, found: Broadcast, plan: str | None) -> _Started | None:
+    async def _started(self, found: Broadcast, limits: Limits) -> _Started | None:
         assert found.domain_id is not None
         domain = await self.domains.get(found.domain_id)
         if domain is None:
@@ -240,14 +240,16 @@ class Fanout:
         own, running = await self.sending.rate(found.account_id)
         account = own or self.pace.hourly_rate or None
         rates = [each for each in (found.hourly_rate, account and account / max(running, 1)) if each]
-        return _Started(domain, merge.parse(found.subject), default, plan, min(rates) if rates else None)
+        return _Started(domain, merge.parse(found.subject), default, limits, min(rates) if rates else None)
 
     async def _page(self, found: Broadcast, started: _Started, size: int) -> Broadcast | None:
         """One transaction. Returns the broadcast after it, or None if it has to wait."""
         members = await self.sending.members(found, size)
         emails = [email for member in members if (email := self._email(found, started, member)) is not None]
-        taken = await self.quotas.take(found.account_id, started.plan, len(emails))
+        taken = await self.quotas.take(found.account_id, started.limits.plan, len(emails), started.limits.ramp)
         if isinstance(taken, Exhausted):
+            if 0 < (left := taken.limit - taken.used) < size:
+                return await self._page(found, started, left)
             await self.sending.set(found, next_at=taken.resets_at, reason=f"{taken.message} Sending continues when it resets.")
             return None
         now = self._now()

@@ -73,7 +73,7 @@ class DsnSender:
         envelope = StoredEnvelope(report=True, smtputf8=to.needs_smtputf8)
         content = AsReceived(message, (to.address,), message_id, envelope, email_id)
         email = Incoming(sender, (to,), "Delivery status notification", content, source="system")
-        caller = Caller(notice.account_id, None, "sending_access", notice.domain_id, None)
+        caller = Caller.of_service(notice.account_id, notice.domain_id)
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, str(notice.report), notice.report.bytes))
         if isinstance(answer, Rejected):
             log.info("a DSN about {email_id} was refused: {reason}", email_id=notice.email_id, reason=answer.refusals[0].message)

@@ -49,7 +49,7 @@ class Postmaster:
         message = wrapped(mail, sender, self.to, message_id, date)
         content = AsReceived(message, (self.to.address,), message_id, StoredEnvelope(report=True), email_id)
         email = Incoming(sender, (self.to,), f"Mail for {mail.recipients[0]}", content, source="system")
-        caller = Caller(domain.account_id, None, "sending_access", domain.id, None)
+        caller = Caller.of_service(domain.account_id, domain.id)
         answer = await self.intake.submit(caller, [email])
         if isinstance(answer, Admitted) and not isinstance(answer.results[0], Refusal):
             return None

@@ -125,7 +125,7 @@ class TlsReportSender:
         message = tls_report_mail.compose(report, packed, self.sender, to, message_id, now)
         content = AsReceived(message, (to.address,), message_id, email_id=email_id)
         email = Incoming(self.sender, (to,), f"Report Domain: {report.domain}", content, source="system")
-        caller = Caller(domain.account_id, None, "sending_access", domain.id, None)
+        caller = Caller.of_service(domain.account_id, domain.id)
         once = sha256(f"{report.report_id} {to.address}".encode())
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, once.hexdigest(), once.digest()))
         if isinstance(answer, Admitted):

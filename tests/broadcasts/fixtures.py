@@ -68,7 +68,7 @@ class Quota:
     left: int = 1_000_000_000
     resets_at: datetime = NOW + timedelta(hours=5)
 
-    async def take(self, account_id: UUID, plan: str | None, count: int) -> Any:
+    async def take(self, account_id: UUID, plan: str | None, count: int, ramp: int | None) -> Any:
         if count > self.left:
             return Exhausted("day", count, 0, self.left, self.resets_at)
         self.left -= count

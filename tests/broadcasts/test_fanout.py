@@ -13,10 +13,15 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
+from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts import fanout as fanout_
 from mailsvc.broadcasts.consent import CANCELED, OnHold
+from mailsvc.clock import utc
 from mailsvc.monitoring.metrics import Exposition, broadcasts
+from mailsvc.settings.plans import ends
 from mailsvc.store.broadcasts.retention import BroadcastRetention
+from mailsvc.store.people.quota import Quota as StoredQuota
+from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig, Quota
 
@@ -201,17 +206,36 @@ async def test_an_hourly_rate_is_kept(rig: BroadcastRig) -> None:
 @pytest_twisted.ensureDeferred
 async def test_it_waits_for_the_quota(rig: BroadcastRig) -> None:
     await rig.contacts(20)
-    rig.quotas.left = 10
+    rig.quotas.left = 0
     broadcast = await rig.send()
     await rig.fanout.run()
     found = await rig.get(broadcast)
-    assert (found.queued, found.next_at, rig.quotas.left) == (0, rig.quotas.resets_at, 10)
+    assert (found.queued, found.next_at) == (0, rig.quotas.resets_at)
     assert found.reason is not None and "quota" in found.reason
     rig.quotas.left = 100
     rig.clock.advance(6 * 3600)
     await rig.fanout.run()
     assert len(await rig.addresses()) == 20
     assert rig.quotas.left == 80
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_new_account_is_limited_and_sends_what_fits_each_day(rig: BroadcastRig) -> None:
+    await rig.contacts(12)
+    await partitions.ensure(rig.pool, NOW, 3)
+    await rig.pool.run("UPDATE accounts SET ramp = 5")
+    quotas: Any = Quotas(StoredQuota(rig.pool), rig.clock, {})
+    rig.quotas = quotas
+    broadcast, engine = await rig.send(), rig.engine()
+    for sent in (5, 10, 12):
+        await engine.run()
+        found = await rig.get(broadcast)
+        assert (found.queued, len(await rig.addresses())) == (sent, sent)
+        if sent < 12:
+            assert found.next_at == ends("day", utc(rig.clock)) and "The quota of a new account grows" in (found.reason or "")
+            assert (await quotas.usage(ACCOUNT, None, 5))["day"].used == 5
+            rig.clock.advance(24 * 3600)
+    assert found.reason is None
 
 
 @pytest_twisted.ensureDeferred

@@ -57,7 +57,7 @@ class Resend:
         except Unfit as unfit:
             raise NotSent(str(unfit)) from None
         digest = hashlib.sha256(" ".join((str(email.email_id), *recipients)).encode("utf-8", "surrogateescape")).digest()
-        caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
+        caller = Caller.without_key(account, email.domain_id)
         incoming, key = _incoming(email, new, recipients, email_id), Key(ENDPOINT, idempotency_key, digest)
         answer = await self.intake.submit(caller, [incoming], key, lines=[audit_entry(email_id)])
         return sent(answer, "This form was already submitted. Reload the page and check your recent emails.")

@@ -106,7 +106,7 @@ class SharedTrials:
             await self._submit(domain, account.id, id_, to)
 
     async def _submit(self, domain: Domain, account_id: UUID, id_: UUID, to: str) -> None:
-        caller = Caller(domain.account_id, None, "sending_access", domain.id, None)
+        caller = Caller.of_service(domain.account_id, domain.id)
         try:
             answer = await self.intake.submit(caller, [self._message(to)])
             await self.tests.sent(account_id, id_, sent(answer, "It couldn’t be sent. Try again."))

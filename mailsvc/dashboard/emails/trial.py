@@ -78,7 +78,7 @@ class TrialPages:
         account, to = await self.accounts.get(request.account_id), request.user_session.email
         if account is None or account.suspended_at is not None:
             raise NotSent(SUSPENDED, 403)
-        caller = Caller(request.account_id, None, "sending_access", domain.id, None, plan=account.plan)
+        caller = Caller.without_key(account, domain.id)
         once = request.field("once")[:64] or uuid4().hex
         key = Key(TEST, once, hashlib.sha256(f"{domain.id} {to}".encode()).digest())
         entry = request.audit_entry("test email sent", f"from {domain.name} to {to}")

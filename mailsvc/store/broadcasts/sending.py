@@ -72,7 +72,7 @@ DELETE FROM queue WHERE ctid = ANY (ARRAY(
 LEFT = "SELECT EXISTS (SELECT FROM queue WHERE account_id = %s AND broadcast_id = %s)"
 RUNNING = "SELECT count(*) FROM broadcasts WHERE account_id = %s AND status = 'queued' AND ended_at IS NULL AND paused_at IS NULL"
 ACCOUNT_RATE = "SELECT hourly_rate FROM broadcast_settings WHERE account_id = %s"
-ACCOUNT = "SELECT plan, suspended_at IS NOT NULL FROM accounts WHERE id = %s"
+ACCOUNT = "SELECT plan, ramp, suspended_at IS NOT NULL FROM accounts WHERE id = %s"
 
 
 class Overtaken(Exception):
@@ -99,6 +99,14 @@ class Property:
 
     number: str
     fallback: str | None
+
+
+@attrs.frozen
+class Limits:
+    """Of an account. `ramp`: recipients per day while it is new; None: no such limit."""
+
+    plan: str | None
+    ramp: int | None
 
 
 @attrs.frozen
@@ -208,7 +216,7 @@ class Sending:
         rows = await self.pool.rows(ACCOUNT_RATE, (account_id,))
         return rows[0][0] if rows else None, int((await self.pool.rows(RUNNING, (account_id,)))[0][0])
 
-    async def account(self, account_id: UUID) -> tuple[str | None, bool]:
-        """The plan of an account, and whether it is suspended."""
+    async def limits(self, account_id: UUID) -> Limits | None:
+        """None: the account is suspended or gone."""
         rows = await self.pool.rows(ACCOUNT, (account_id,))
-        return rows[0] if rows else (None, True)
+        return Limits(*rows[0][:2]) if rows and not rows[0][2] else None

@@ -22,6 +22,7 @@ from mailsvc.store.cache import Cache
 from mailsvc.store.domains.values import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
+from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.cells import cell_of
 from mailsvc.store.postgres.notifications import Notifier
@@ -99,6 +100,17 @@ class Caller:
     plan: str | None = None  # None: the default of the settings
     ramp: int | None = None  # recipients per day while the account is new; None: no such limit
     networks: tuple[str, ...] = attrs.field(default=(), converter=tuple)  # from which the key can be used (net/allow_list); empty: from any
+
+    @classmethod
+    def without_key(cls, account: Account, domain_id: UUID | None = None) -> Caller:
+        """For mail that an account sends by other means than a key, such as from the dashboard. Its limits apply."""
+        suspended = account.suspended_at is not None
+        return cls(account.id, None, "sending_access", domain_id, account.rate_limit, suspended, account.plan, account.ramp)
+
+    @classmethod
+    def of_service(cls, account_id: UUID, domain_id: UUID) -> Caller:
+        """For mail of this service itself, whose sources do not count towards limits (intake)."""
+        return cls(account_id, None, "sending_access", domain_id, None)
 
 
 @attrs.frozen

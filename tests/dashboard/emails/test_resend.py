@@ -15,6 +15,7 @@ from mailsvc.dashboard.emails.resend import NotSent, Resend
 from mailsvc.intake import COUNTED, Admitted
 from mailsvc.settings.plans import Exhausted
 from mailsvc.store.mail.envelope import EMPTY
+from mailsvc.store.people.accounts import Account
 
 MESSAGE = b"From: a@example.com\r\nTo: b@example.net\r\nSubject: Hi\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
 USED_UP = Exhausted("day", 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
@@ -31,7 +32,7 @@ def test_a_resent_email_counts_against_the_quota(answer: Any) -> None:
             return answer
 
         async def get(self, account_id: UUID) -> Any:
-            return SimpleNamespace(suspended_at=None, plan="free")
+            return Account(account_id, 1, "Acme", None, None, USED_UP.resets_at, "free", 2)
 
     rig: Any = Rig()
     email: Any = SimpleNamespace(
@@ -43,7 +44,7 @@ def test_a_resent_email_counts_against_the_quota(answer: Any) -> None:
         results.append
     )
     [(caller, sent)] = submitted
-    assert caller.plan == "free" and sent.source in COUNTED
+    assert (caller.plan, caller.ramp) == ("free", 2) and sent.source in COUNTED
     if isinstance(answer, Exhausted):
         assert isinstance(results[0].value, NotSent) and results[0].value.message == USED_UP.message
     else:

@@ -7,13 +7,17 @@ from uuid import UUID
 
 import pytest_twisted
 
+from mailsvc.accounts.quota import Quotas
 from mailsvc.clock import utc
 from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.broadcasts.broadcasts import Broadcasts
+from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.people.abuse import AbuseStore
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import Line
+from mailsvc.store.people.quota import Quota
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import DashboardRig
 
@@ -81,3 +85,23 @@ async def test_a_test_email_to_oneself_shows_its_result_on_the_page_that_sent_it
     assert await pool.rows("SELECT DISTINCT recipients, source FROM emails") == [([ANN], "test")]
     other = await rig.mail(account, domain.name)
     assert "Test email to" not in (await ann.get(f"/dashboard?test={other}")).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_limit_of_a_new_account_counts_test_emails(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    rig.intake.quotas = Quotas(Quota(pool), rig.clock, {})
+    account = await rig.account("Acme")
+    await pool.run("UPDATE accounts SET ramp = 2")
+    await rig.person(ANN, account)
+    domain = await rig.assembly.domains.add(account, "acme.example", "us-east-1", [])
+    await rig.assembly.domains.trust(account, domain.name)
+    content = Content(name="News", segment_id=None, sender="news@acme.example", subject="News", html="<p>Hi</p>")
+    broadcast = await Broadcasts(pool, rig.clock).add(account, content)
+    ann = await rig.inside(ANN)
+    await ann.get("/dashboard")
+    form = {"domain": str(domain.id), "back": "/dashboard"}
+    assert [(await ann.post("/dashboard/test", {**form, "once": str(n)})).status for n in range(3)] == [303, 303, 429]
+    tested = await ann.post(f"/dashboard/broadcasts/{broadcast}/edit/test", {})
+    assert "The quota of a new account grows" in tested.text
+    assert await pool.rows("SELECT count(*) FROM emails") == [(2,)]

@@ -22,9 +22,11 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.offload import InThread
 from mailsvc.runtime.polling import PollingLoop, every
 from mailsvc.settings.audience import Audience
+from mailsvc.settings.plans import Exhausted
 from mailsvc.store.audience.cleanup import Cleanup
 from mailsvc.store.audience.definitions import KEPT
 from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool
@@ -49,7 +51,7 @@ def assemble(
     context = AudienceContext.of(pool, reactor, encryption, settings, partial(notifications.notify, "events"), base_url)
     context.on_import = partial(notifications.notify, IMPORTS)
     context.on_request = partial(notifications.notify, CONFIRMATIONS)
-    sender = ConfirmationSender(context.confirmations, context.links, Submission(intake).submit, reactor)
+    sender = ConfirmationSender(context.confirmations, context.links, Submission(intake, Accounts(pool, reactor)).submit, reactor)
     confirmations = PollingLoop(reactor, "requesting confirmations", sender.send_due, CONFIRMATIONS_EVERY)
     notifications.listen(CONFIRMATIONS, confirmations.wake)
     confirmations.start()
@@ -76,12 +78,18 @@ class Submission:
     """Gives the emails of a double opt-in to intake, as the account's own."""
 
     intake: Intake
+    accounts: Accounts
 
     async def submit(self, account_id: UUID, email: Incoming, key: str) -> UUID | str:
         """Its ID, or why it was refused."""
-        caller = Caller(account_id, None, "full_access", None, None)
-        admission = await self.intake.submit(caller, [email], Key("confirmations", key, hashlib.sha256(key.encode()).digest()))
+        account = await self.accounts.get(account_id)
+        if account is None or account.suspended_at is not None:
+            return "the account is suspended"
+        once = Key("confirmations", key, hashlib.sha256(key.encode()).digest())
+        admission = await self.intake.submit(Caller.without_key(account), [email], once)
         if isinstance(admission, Admitted):
             [answer] = admission.results
             return answer if isinstance(answer, UUID) else answer.message
+        if isinstance(admission, Exhausted):
+            return admission.message
         return admission.refusals[0].message if isinstance(admission, Rejected) else "it cannot be accepted now"

@@ -14,6 +14,7 @@ from mailsvc.incoming import Incoming
 from mailsvc.store.audience.confirmations import Confirmations
 from mailsvc.store.audience.evidence import Evidence
 from mailsvc.store.audience.keys import AudienceKeys
+from mailsvc.store.people.accounts import Accounts
 from tests.http.api_rig import ApiRig
 from tests.http.resources.audience.test_contacts import make
 from tests.http.resources.broadcasts.test_unsubscribe import call
@@ -100,11 +101,27 @@ async def test_refused_email_is_tried_again_later(rig: ApiRig) -> None:
 async def test_real_intake_accepts_the_email(rig: ApiRig) -> None:
     segment = await make(rig, "/segments", name="Newsletter", double_opt_in=WORDING)
     await make(rig, "/contacts", email="ada@example.net", segments=[segment])
-    await sender(rig, Submission(rig.intake)).send_due()
+    await sender(rig, Submission(rig.intake, Accounts(rig.pool, rig.site.reactor))).send_due()
     [row] = (await rig.request("GET", "/emails")).json["data"]
     assert (row["subject"], row["to"], row["last_event"]) == ("Please confirm", ["ada@example.net"], "sent")
     sent = (await rig.request("GET", f"/emails/{row['id']}")).json
     assert "/confirm?token=" in sent["text"] and "/confirm?token=" in sent["html"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_limits_of_the_account_apply(rig: ApiRig) -> None:
+    """The default plan of others, with 5 recipients a day, does not."""
+    assert rig.intake.quotas is not None
+    rig.intake.quotas.default = "tiny"
+    segment = await make(rig, "/segments", name="Newsletter", double_opt_in=WORDING)
+    for n in range(8):
+        await make(rig, "/contacts", email=f"c{n}@example.net", segments=[segment])
+    submission = Submission(rig.intake, Accounts(rig.pool, rig.site.reactor))
+    for columns, sent in (("suspended_at = now()", 0), ("suspended_at = NULL, plan = 'few', ramp = 6", 6), ("ramp = NULL", 8)):
+        await rig.pool.run(f"UPDATE accounts SET {columns} WHERE id = %s", (rig.account_id,))
+        await rig.pool.run("UPDATE confirmations SET retry_at = now() WHERE retry_at IS NOT NULL")
+        await sender(rig, submission).send_due()
+        assert await rig.pool.rows("SELECT count(*) FROM emails") == [(sent,)]
 
 
 @pytest_twisted.ensureDeferred
