@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from mailsvc import policy
 from mailsvc.audience.consent import refusal
 from mailsvc.broadcasts.breaker import Breaker
+from mailsvc.broadcasts.review import lacks
 from mailsvc.broadcasts.sample import Sample, sample
 from mailsvc.clock import held, unix
 from mailsvc.mail import merge
@@ -48,7 +49,12 @@ SUSPENDED = 60.0  # seconds until the broadcast of a suspended account is looked
 SCREENING = 150.0  # seconds for the content filter, after which another process takes over
 POSTPONED = 60.0  # seconds until the content filter is asked again, if it said later or nothing
 SLOWEST = 10.0  # seconds of an hourly rate in one transaction
-
+# Why a broadcast failed that was complete when it was scheduled.
+_LACKING = {
+    "from": "The broadcast has no valid From address.",
+    "subject": "The subject is empty.",
+    "content": "The broadcast has no content.",
+}
 
 MOVES = ("started", "refused", "paused", "sent")  # outcomes of a broadcast so far
 
@@ -126,17 +132,24 @@ class Fanout:
         elif found.status not in ("scheduled", "queued"):
             await self.sending.set(found, next_at=None)
         elif found.started_at is None:
-            await self._begin(found)
+            if found.scheduled_at is not None and found.scheduled_at > self._now():  # it was scheduled again, for later
+                await self.sending.set(found, next_at=found.scheduled_at)
+            else:
+                await self._begin(found)
         elif not await self._tripped(found):
             await (self._continue(found) if found.ended_at is None else self._finish(found))
 
     # Starting
 
     async def _begin(self, found: Broadcast) -> None:
-        """Fix everything that the emails depend on."""
+        """Fix everything that the emails depend on. It can be changed until then."""
         total = None if found.segment_id is None else await self.sending.total(found.account_id, found.segment_id)
         if total is None:
             await self._not_started(found, "draft", "The segment was deleted before the broadcast was sent.")
+            return
+        bodies = html, text = await self.broadcasts.bodies(found.account_id, found.id)
+        if (lacking := lacks(found.sender, found.subject, html, text)) is not None:
+            await self._not_started(found, "failed", _LACKING[lacking])
             return
         sender = parse_mailbox(found.sender)
         domain = await self.domains.find(found.account_id, sender.domain)
@@ -144,7 +157,6 @@ class Fanout:
         if refused is not None or domain is None:
             await self._not_started(found, "failed", refused.message if refused else "The sending domain no longer exists.")
             return
-        html, text = await self.broadcasts.bodies(found.account_id, found.id)
         if text is None and html:
             written = html
             text = await self.in_thread(lambda: merge.text_of(written))
@@ -154,12 +166,15 @@ class Fanout:
         fallbacks = {key: each.fallback for key, each in properties.items()}
         content = SentContent(found.sender, tuple(found.reply_to), found.preview_text, html, text, fallbacks, self.base_url)
         if await self._screened(attrs.evolve(found, numbers=used), content, domain):
-            await self.sending.set(
-                found, status="queued", started_at=self._now(), domain_id=domain.id, region=domain.region, base_url=self.base_url,
+            started = await self.sending.start(
+                found, bodies, status="queued", started_at=self._now(), domain_id=domain.id, region=domain.region, base_url=self.base_url,
                 total=total, text=text or "", fallbacks=fallbacks, numbers=used, next_at=self._now(), reason=None,
                 tracking=None if self.tracking is None else self.tracking.fixed(domain),
             )  # fmt: skip
-            self.moved["started"] += 1
+            if started:
+                self.moved["started"] += 1
+            else:  # it was changed, so all of this begins again
+                await self.sending.set(found, next_at=self._now())
 
     async def _screened(self, found: Broadcast, content: SentContent, domain: Domain) -> bool:
         """Whether it can start: the content filter sees the message for the first contact."""

@@ -89,6 +89,15 @@ def domain_of(sender: str) -> str | None:
         return None
 
 
+def lacks(sender: str, subject: str, html: str | None, text: str | None) -> Literal["from", "subject", "content"] | None:
+    """What a broadcast cannot be sent without, whoever asks."""
+    if domain_of(sender) is None:
+        return "from"
+    if not subject.strip():
+        return "subject"
+    return None if html or text else "content"
+
+
 def _of_setup(setup: Setup) -> Iterator[Finding]:
     domain = domain_of(setup.sender)
     if domain is None:

@@ -144,10 +144,22 @@ class BroadcastRig:
 
     async def send(self, **content: Any) -> UUID:
         """A broadcast that is to be sent now."""
-        given = {"name": "News", "segment_id": self.segment, "sender": "Acme <news@example.com>", "subject": "Hi {{{FIRST_NAME|you}}}"}
-        text = {"html": '<p>Hi {{{contact.first_name|there}}} <a href="{{{RESEND_UNSUBSCRIBE_URL}}}">Leave</a>'}
-        id_ = await self.broadcasts.add(ACCOUNT, Content(**{**given, **text, **content}), send=True)
+        id_ = await self.broadcasts.add(ACCOUNT, self._content(content), send=True)
         assert isinstance(id_, UUID), id_
+        return id_
+
+    def _content(self, given: dict[str, Any]) -> Content:
+        usual = {"name": "News", "segment_id": self.segment, "sender": "Acme <news@example.com>", "subject": "Hi {{{FIRST_NAME|you}}}"}
+        text = {"html": '<p>Hi {{{contact.first_name|there}}} <a href="{{{RESEND_UNSUBSCRIBE_URL}}}">Leave</a>'}
+        return Content(**{**usual, **text, **given})
+
+    async def schedule(self, **content: Any) -> UUID:
+        """A broadcast whose time is in a second, which passes."""
+        id_ = await self.broadcasts.add(
+            ACCOUNT, self._content(content), send=True, at=datetime.fromtimestamp(self.clock.seconds() + 1, UTC)
+        )
+        assert isinstance(id_, UUID), id_
+        self.clock.advance(1)
         return id_
 
     async def get(self, id_: UUID) -> Broadcast:

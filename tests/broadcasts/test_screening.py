@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from email import message_from_bytes, policy
 
 import attrs
+import pytest
 import pytest_twisted
 
 from mailsvc.broadcasts.fanout import POSTPONED
@@ -14,7 +15,7 @@ from mailsvc.broadcasts.sample import Sample
 from mailsvc.policy import Refusal
 from mailsvc.store.broadcasts.values import Broadcast
 from mailsvc.store.postgres.pool import Pool
-from tests.broadcasts.fixtures import BASE, NOW, BroadcastRig
+from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig
 
 
 @attrs.define
@@ -88,3 +89,63 @@ async def test_an_empty_segment_is_checked_too(rig: BroadcastRig) -> None:
     await rig.send()
     await rig.engine(filter).run()
     assert [sample.to for sample in filter.asked] == ["news@example.com"]
+
+
+@attrs.define
+class Meanwhile(Filter):
+    """Runs `change` while it is asked the first time."""
+
+    change: Callable[[], Awaitable[object]] | None = None
+
+    async def __call__(self, found: Broadcast, sample: Sample) -> Refusal | None:
+        change, self.change = self.change, None
+        if change is not None:
+            await change()
+        return await Filter.__call__(self, found, sample)
+
+
+@pytest.mark.parametrize("changes", [{"subject": "Other"}, {"html": "<p>Other"}, {"text": "Other"}, {"sender": "other@example.com"}])
+@pytest_twisted.ensureDeferred
+async def test_a_broadcast_that_is_changed_while_the_filter_is_asked_is_filtered_again(rig: BroadcastRig, changes: dict[str, str]) -> None:
+    await rig.contacts(3)
+    id_ = await rig.schedule()
+    filter = Meanwhile(change=lambda: rig.broadcasts.update(ACCOUNT, id_, changes))
+    await rig.engine(filter).run()
+    first, second = filter.asked
+    assert first.message != second.message and (b"Other" in second.message or b"other@example.com" in second.message)
+    found = await rig.get(id_)
+    assert (found.status, found.queued, found.reason) == ("queued", 3, None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broadcast_that_is_made_incomplete_while_the_filter_is_asked_fails(rig: BroadcastRig) -> None:
+    await rig.contacts(3)
+    for changes, reason in (
+        ({"html": None}, "The broadcast has no content."),
+        ({"subject": " "}, "The subject is empty."),
+        ({"sender": ""}, "The broadcast has no valid From address."),
+        ({"sender": "a@unverified.test"}, "unverified.test"),
+    ):
+        id_ = await rig.schedule()
+        await rig.engine(Meanwhile(change=lambda id_=id_, changes=changes: rig.broadcasts.update(ACCOUNT, id_, changes))).run()  # type: ignore[misc]
+        found = await rig.get(id_)
+        assert found.status == "failed" and reason in (found.reason or ""), (changes, found.reason)
+    assert not await rig.addresses()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broadcast_that_is_scheduled_for_later_while_the_filter_is_asked_waits(rig: BroadcastRig) -> None:
+    await rig.contacts(3)
+    id_, later = await rig.schedule(), NOW + timedelta(hours=2)
+
+    async def change() -> None:
+        await rig.broadcasts.cancel(ACCOUNT, id_)
+        await rig.broadcasts.send(ACCOUNT, id_, None, later)
+
+    filter = Meanwhile(change=change)
+    await rig.engine(filter).run()
+    found = await rig.get(id_)
+    assert (found.status, found.next_at) == ("scheduled", later) and not await rig.addresses()
+    rig.clock.advance(7200)
+    await rig.engine(filter).run()
+    assert len(await rig.addresses()) == 3

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.broadcasts.broadcasts import COUNTS
+from mailsvc.store.broadcasts.broadcasts import BODIES, COUNTS, LOCK
 from mailsvc.store.broadcasts.values import COLUMNS, Broadcast, broadcast
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
@@ -48,6 +48,8 @@ LEFT JOIN contacts c ON c.account_id = %(account_id)s AND c.id = s.contact_id
 LEFT JOIN contact_topics t ON t.account_id = %(account_id)s AND t.contact_id = s.contact_id AND t.topic_id = %(topic_id)s
 ORDER BY s.contact_id
 """
+# What was checked before it starts. The name and the rate may change.
+CHECKED = ("status", "segment_id", "topic_id", "sender", "reply_to", "subject", "preview_text", "scheduled_at", "key_id")
 ADVANCE = """
 UPDATE broadcasts SET position = %(position)s, passed = passed + %(passed)s, queued = queued + %(queued)s, ended_at = %(ended_at)s,
                       next_at = %(next_at)s, reason = NULL
@@ -149,10 +151,24 @@ class Sending:
 
     async def set(self, of: Broadcast, **columns: object) -> None:
         """Change columns, unless its status has changed or it was paused. Raises Overtaken."""
-        sql = SET.format(columns=", ".join(f"{name} = %({name}_)s" for name in columns))
-        values = {f"{name}_": value for name, value in columns.items()}
-        if not await self.pool.run(sql, {**values, "account_id": of.account_id, "id": of.id, "status": of.status}):
+        if not await self.pool.run(*_set(of, columns)):
             raise Overtaken
+
+    async def start(self, of: Broadcast, bodies: tuple[str | None, str | None], **columns: object) -> bool:
+        """Change columns, unless the content or the time is not the one that was read. Raises Overtaken as `set`."""
+        key = (of.account_id, of.id)
+
+        async def start(tx: Transaction) -> bool:
+            rows = await tx.rows(LOCK, key)
+            if not rows or any(getattr(broadcast(rows[0]), name) != getattr(of, name) for name in CHECKED):
+                return False
+            if tuple((await tx.rows(BODIES, key))[0]) != bodies:
+                return False
+            if not await tx.run(*_set(of, columns)):
+                raise Overtaken
+            return True
+
+        return await self.pool.transact(start)
 
     async def members(self, of: Broadcast, limit: int) -> list[Member]:
         """The next contacts of the segment, in the order of their IDs."""
@@ -220,3 +236,9 @@ class Sending:
         """None: the account is suspended or gone."""
         rows = await self.pool.rows(ACCOUNT, (account_id,))
         return Limits(*rows[0][:2]) if rows and not rows[0][2] else None
+
+
+def _set(of: Broadcast, columns: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    sql = SET.format(columns=", ".join(f"{name} = %({name}_)s" for name in columns))
+    values = {f"{name}_": value for name, value in columns.items()}
+    return sql, {**values, "account_id": of.account_id, "id": of.id, "status": of.status}

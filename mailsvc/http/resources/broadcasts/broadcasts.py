@@ -12,7 +12,7 @@ import attrs
 
 from mailsvc import policy
 from mailsvc.broadcasts.fanout import CHANNEL, own_values
-from mailsvc.broadcasts.review import domain_of
+from mailsvc.broadcasts.review import domain_of, lacks
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.operations import PAGING, operation
@@ -109,6 +109,7 @@ class Broadcasts:
                 raise invalid(f"The `{field}` field must not be empty.")
         changes |= {name: "" for name in ("preview_text",) if name in changes and changes[name] is None}
         changes |= {name: () for name in ("reply_to",) if name in changes and changes[name] is None}
+        await self._check_scheduled(request, broadcast_id, changes)
         line = audited(request, "broadcast changed", id)
         done = await self.context.stored.update(request.caller.account_id, broadcast_id, changes, [line])
         if done is not None:
@@ -289,19 +290,31 @@ class Broadcasts:
         self.context.notify(CHANNEL)
         return ok(request, show(id=broadcast_id))
 
-    async def _check(self, request: Request, sender: str, subject: str, html: str | None, text: str | None) -> None:
-        """Raise a Problem if a broadcast cannot be sent."""
-        name = domain_of(sender)
+    async def _check_content(self, request: Request, sender: str, subject: str, html: str | None, text: str | None) -> None:
+        name, lacking = domain_of(sender), lacks(sender, subject, html, text)
         if name is None:  # a draft from the dashboard can be without one
             raise missing("from")
         domain = await self.context.domains.find(request.caller.account_id, name)
         wrong = policy.domain_refusal(name, domain, request.caller.domain_id)
         if wrong is not None:
             raise refused(wrong)
-        if not subject.strip():
+        if lacking == "subject":
             raise missing("subject")
-        if not html and not text:
+        if lacking == "content":
             raise Problem(422, "validation_error", "The broadcast has no content: set the `html` or the `text` field.")
+
+    async def _check_scheduled(self, request: Request, broadcast_id: UUID, changes: Mapping[str, Any]) -> None:
+        """Raise a Problem if a scheduled broadcast could not be sent with these changes. The rest is checked again when it starts."""
+        found = await self.context.stored.get(request.caller.account_id, broadcast_id)
+        if found is None or found.status != "scheduled" or not {"sender", "subject", "html", "text"} & changes.keys():
+            return
+        html, text = await self.context.stored.bodies(found.account_id, found.id)
+        content = {"sender": found.sender, "subject": found.subject, "html": html, "text": text, **changes}
+        await self._check_content(request, *(content[name] for name in ("sender", "subject", "html", "text")))
+
+    async def _check(self, request: Request, sender: str, subject: str, html: str | None, text: str | None) -> None:
+        """Raise a Problem if a broadcast cannot be sent."""
+        await self._check_content(request, sender, subject, html, text)
         if not self.context.base_url:
             raise invalid("Broadcasts cannot be sent before the operator has configured `base_url`, which unsubscribe links need.", 403)
         most = self.context.most_contacts(request.caller.plan)

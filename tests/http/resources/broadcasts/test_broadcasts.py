@@ -58,6 +58,11 @@ async def test_states(rig: ApiRig) -> None:
     assert (await rig.request("POST", f"/broadcasts/{id_}/send", {"scheduled_at": "in 1 hour"})).json == {"object": "broadcast", "id": id_}
     assert await status(rig, id_) == "scheduled"
     assert (await rig.request("PATCH", f"/broadcasts/{id_}", {"subject": "Later"})).status == 200
+    for wrong in ({"html": None, "text": None}, {"html": None}, {"subject": " "}, {"from": "a@unverified.test"}):
+        refused = await rig.request("PATCH", f"/broadcasts/{id_}", wrong)
+        assert refused.status in (403, 422), wrong
+    shown = (await rig.request("GET", f"/broadcasts/{id_}")).json
+    assert (shown["subject"], shown["html"], shown["from"]) == ("Later", HTML, "Acme <news@example.test>")
     assert (await rig.request("POST", f"/broadcasts/{id_}/send")).json["message"] == "Only draft broadcasts can be sent"
     assert (await rig.request("POST", f"/broadcasts/{id_}/cancel")).json == {"object": "broadcast", "id": id_}
     assert await status(rig, id_) == "draft"
