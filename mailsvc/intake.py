@@ -56,16 +56,20 @@ IDEMPOTENCY_HOURS = 24
 
 @attrs.frozen
 class Key:
-    """An idempotency key. `fingerprint` is the SHA-256 of the canonical request, `endpoint` the key's scope in the account."""
+    """An idempotency key. `fingerprint` is the SHA-256 of the canonical request, `endpoint` the key's scope in the account.
+
+    `invalid`: the emails of the request that are not submitted, by place. A repeated request gets the results of all places.
+    """
 
     endpoint: str
     key: str
     fingerprint: bytes
+    invalid: Mapping[int, Refusal] = attrs.field(factory=dict)
 
 
 @attrs.frozen
 class Admitted:
-    """The result for each email, by index: its ID, or why it was refused. `replayed`: of an earlier request; nothing was sent."""
+    """The result for each email, by index: its ID, or its refusal. `replayed`: for all places of an earlier request; nothing was sent."""
 
     results: tuple[UUID | Refusal, ...]
     replayed: bool = False
@@ -196,7 +200,7 @@ class Intake:
         admitted = [await self._admit(caller, email) for email in emails]
         refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
         if refusals and (not permissive or len(refusals) == len(emails)):
-            return Rejected(refusals)
+            return await self.recall(caller, key) or Rejected(refusals)
         composed: dict[int, _Composed] = {}
         texts: dict[str, str] = {}
         for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
@@ -212,12 +216,12 @@ class Intake:
         for i in bulk_of(emails) & composed.keys():
             composed[i] = attrs.evolve(composed[i], email=attrs.evolve(composed[i].email, bulk=True))
         if self.content_filter is not None and (permissive or not refusals):
-            known = await self._recall(caller, key)
+            known = await self.recall(caller, key)
             if known is not None:
                 return known
             refusals |= await self.content_filter.check(_requests(caller, composed))
         if refusals and (not permissive or len(refusals) == len(emails)):
-            return Rejected(refusals)
+            return await self.recall(caller, key) or Rejected(refusals)
         ready = {i: self._reserve(caller, each) for i, each in composed.items() if i not in refusals}
         results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
         submission = Submission(caller.account_id, tuple(r.email for r in ready.values()), self._idempotency(key, results), tuple(lines))
@@ -357,8 +361,8 @@ class Intake:
                 return Admitted(results)
         return _known(answer)
 
-    async def _recall(self, caller: Caller, key: Key | None) -> Admission | None:
-        """The result of an earlier request with this key, which a filter cannot change any more."""
+    async def recall(self, caller: Caller, key: Key | None) -> Admission | None:
+        """The result of an earlier request with this key, which no check can change any more."""
         found = None if key is None else await self.store.recall(Submission(caller.account_id, (), self._idempotency(key, ())))
         return None if found is None or isinstance(found, Accepted) else _known(found)
 
@@ -386,7 +390,7 @@ class Intake:
         if key is None:
             return None
         expires_at = datetime.fromtimestamp(self.clock(), UTC) + timedelta(hours=IDEMPOTENCY_HOURS)
-        return Idempotency(key.endpoint, key.key, key.fingerprint, _write(results), expires_at)
+        return Idempotency(key.endpoint, key.key, key.fingerprint, _write(results, key.invalid), expires_at)
 
     def _release(self, ready: Iterable[_Ready]) -> None:
         for r in ready:
@@ -433,9 +437,12 @@ def _domain(address: str) -> str:
     return address.rpartition("@")[2]
 
 
-def _write(results: Sequence[UUID | Refusal]) -> list[object]:
-    """The results for the idempotency record."""
-    return [str(r) if isinstance(r, UUID) else attrs.asdict(r) for r in results]
+def _write(results: Sequence[UUID | Refusal], invalid: Mapping[int, Refusal]) -> list[object]:
+    """The results for the idempotency record, by place in the request."""
+    every = list(results)
+    for place in sorted(invalid):
+        every.insert(place, invalid[place])
+    return [str(r) if isinstance(r, UUID) else attrs.asdict(r) for r in every]
 
 
 def _read(stored: object) -> tuple[UUID | Refusal, ...]:

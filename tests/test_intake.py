@@ -375,6 +375,19 @@ def test_repeated_request_gets_the_first_result() -> None:
     assert again == Admitted(admission.results, replayed=True)
 
 
+def test_repeated_request_that_would_be_refused_now_gets_the_first_result() -> None:
+    key = Key("smtp", "k", b"f")
+    refused = incoming("me@elsewhere.test")
+    for known, admission in [
+        (Replayed([str(UUID(int=5))]), Admitted((UUID(int=5),), replayed=True)),
+        (InProgress(), Busy()),
+        (Mismatch(), OtherRequest()),
+    ]:
+        assert Rig(known=known).submit(refused, key=key) == admission
+        assert Rig(known=known).submit(incoming(), key=key, message=10) == admission
+    assert isinstance(Rig().submit(refused, key=key), Rejected)
+
+
 def test_failed_commit_releases_reservations_and_is_reported() -> None:
     rig = Rig(error=RuntimeError("away"))
     assert rig.submit(incoming()).type is RuntimeError

@@ -11,7 +11,6 @@ from uuid import UUID
 import attrs
 import pytest_twisted
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.accounts.quota import Quotas
 from mailsvc.accounts.ratelimit import RateLimit
@@ -108,6 +107,8 @@ class ApiRig:
     contract: Contract
     intake: Intake
     erasing: Recorded
+    clock: Any = None
+    web: Web = attrs.field(factory=Web)
 
     async def flush(self) -> None:
         """Let the request log be written."""
@@ -152,11 +153,28 @@ FEW = Audience(segments=20, topics=20, properties=20)
 MANY = Broadcasts()
 
 
+@attrs.define
+class Later:
+    """The reactor, with a clock that the test advances."""
+
+    reactor: Any
+    ahead: float = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reactor, name)
+
+    def seconds(self) -> float:
+        return float(self.reactor.seconds()) + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        self.ahead += seconds
+
+
 async def build(pool: Pool, audience: Audience = FEW, broadcasts: Broadcasts = MANY) -> ApiRig:
     """The rig with these settings."""
     from twisted.internet import reactor
 
-    clock: IReactorTime = reactor  # type: ignore[assignment]
+    clock: Any = Later(reactor)
     publishing = Publishing({"us-east-1": "out.example.net"}, tracking_host="track.example.net")
     domains = Domains(pool, clock, ENCRYPTION, payload=views.payload(publishing))
     accounts, keys = Accounts(pool, clock), Keys(pool, clock)
@@ -166,6 +184,7 @@ async def build(pool: Pool, audience: Audience = FEW, broadcasts: Broadcasts = M
     _, token = await keys.create(account.id, "a key", "full_access")
     _, foreign_token = await keys.create(foreign.id, "a key", "full_access")
     no_delivery: Any = NoDelivery()
+    web = Web()
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
     quotas = Quotas(Quota(pool), clock, {"tiny": Plan("tiny", 7, 5), "month": Plan("month", 4), "few": Plan("few", 100, contacts=2)})
     intake = Intake(
@@ -182,7 +201,7 @@ async def build(pool: Pool, audience: Audience = FEW, broadcasts: Broadcasts = M
     recorder = Recorder(requests.write, clock)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
-        links=Links(Web(), 1000), events=event_api(pool, clock),
+        links=Links(web, 1000), events=event_api(pool, clock),
         audience=AudienceContext.of(pool, clock, ENCRYPTION, audience), bounds=Bounds(audience=audience, broadcasts=broadcasts),
         broadcasts=BroadcastContext.of(
             pool, clock, AudienceKeys(pool, ENCRYPTION), domains, "https://api.example.com", in_thread, most_contacts=quotas.contacts,
@@ -195,7 +214,7 @@ async def build(pool: Pool, audience: Audience = FEW, broadcasts: Broadcasts = M
         base_url="https://api.example.com", recorder=recorder, erasing=erasing,
     )  # fmt: skip
     contract = Contract(api.document())
-    return ApiRig(api.site(), pool, token, foreign_token, account.id, domain.id, keys, recorder, contract, intake, erasing)
+    return ApiRig(api.site(), pool, token, foreign_token, account.id, domain.id, keys, recorder, contract, intake, erasing, clock, web)
 
 
 @pytest_twisted.async_fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest_twisted
@@ -85,6 +86,75 @@ async def test_permissive_batch_is_replayed_with_its_errors(rig: ApiRig) -> None
     assert len(first.json["data"]) == 2
     assert (await rig.request("POST", "/emails/batch", items, **headers)).json == first.json
     assert len((await rig.request("GET", "/emails")).json["data"]) == 2
+
+
+# A repeated request whose email would be refused now
+
+
+async def repeated(rig: ApiRig, path: str, body: object, **headers: str) -> object:
+    """The response of a request that is sent twice, ten minutes apart. Both must be the same."""
+    first = await rig.request("POST", path, body, Idempotency_Key="k", **headers)
+    rig.clock.advance(600)
+    again = await rig.request("POST", path, body, Idempotency_Key="k", **headers)
+    assert (again.status, again.json) == (first.status, first.json)
+    assert again.status == 200
+    return first.json
+
+
+def due(rig: ApiRig, seconds: float) -> dict[str, Any]:
+    return {**GOOD, "scheduled_at": datetime.fromtimestamp(rig.clock.seconds() + seconds, UTC).isoformat()}
+
+
+@pytest_twisted.ensureDeferred
+async def test_repeated_email_is_not_refused_because_its_time_has_passed(rig: ApiRig) -> None:
+    email = due(rig, 60)
+    await repeated(rig, "/emails", email)
+    assert (await rig.request("POST", "/emails", email, Idempotency_Key="new")).status == 422
+    other = await rig.request("POST", "/emails", {**email, "subject": "Other"}, Idempotency_Key="k")
+    assert other.problem == (409, "invalid_idempotent_request")
+    await repeated(rig, "/emails/batch", [GOOD, due(rig, 60)])
+
+
+@pytest_twisted.ensureDeferred
+async def test_repeated_permissive_batch_is_answered_by_place(rig: ApiRig) -> None:
+    month = timedelta(days=30).total_seconds()
+    result: Any = await repeated(rig, "/emails/batch", [GOOD, due(rig, 60)], x_batch_validation="permissive")
+    assert len(result["data"]) == 2
+    rig.clock.advance(timedelta(hours=25).total_seconds())  # the key can be used again
+    items = [due(rig, 60), {**GOOD, "subject": "x\0"}, due(rig, month + 300), GOOD, {**GOOD, "from": "a@elsewhere.test"}]
+    result = await repeated(rig, "/emails/batch", items, x_batch_validation="permissive")
+    assert [each["index"] for each in result["errors"]] == [1, 2, 4]
+    headers = {"x_batch_validation": "permissive", "Idempotency_Key": "none"}
+    none = await rig.request("POST", "/emails/batch", [items[1], items[4]], **headers)  # nothing is stored
+    assert (none.status, none.json["data"], len(none.json["errors"])) == (200, [], 2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_repeated_email_is_not_refused_because_its_domain_or_a_linked_file_is_gone(rig: ApiRig) -> None:
+    rig.web.pages["https://example.com/a"] = (200, b"x", "text/plain")
+    linked = {**GOOD, "attachments": [{"path": "https://example.com/a"}]}
+    sent = await rig.request("POST", "/emails", linked, Idempotency_Key="linked")
+    plain = await rig.request("POST", "/emails", GOOD, Idempotency_Key="plain")
+    del rig.web.pages["https://example.com/a"]
+    assert (await rig.request("POST", "/emails", linked, Idempotency_Key="linked")).json == sent.json
+    assert rig.web.requests == ["https://example.com/a"]
+    assert (await rig.request("DELETE", f"/domains/{rig.domain_id}")).status == 200
+    assert (await rig.request("POST", "/emails", GOOD, Idempotency_Key="plain")).json == plain.json
+    assert (await rig.request("POST", "/emails", GOOD, Idempotency_Key="other")).status == 403
+
+
+@pytest_twisted.ensureDeferred
+async def test_batches_that_the_previous_release_stored_are_answered_with_their_ids(rig: ApiRig) -> None:
+    headers = {"x_batch_validation": "permissive", "Idempotency_Key": "k"}
+    items = [due(rig, 60), {**GOOD, "to": "nobody"}, due(rig, 60), GOOD]
+    first = await rig.request("POST", "/emails/batch", items, **headers)
+    # It stored the results of valid emails only.
+    await rig.pool.run(
+        "UPDATE idempotency SET answer = (SELECT json_agg(r) FROM json_array_elements(answer) r WHERE json_typeof(r) = 'string')"
+    )
+    rig.clock.advance(600)
+    again = await rig.request("POST", "/emails/batch", items, **headers)
+    assert (again.status, again.json["data"]) == (200, first.json["data"])
 
 
 @pytest_twisted.ensureDeferred

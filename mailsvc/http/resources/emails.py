@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from mailsvc.http.resources.attachment_links import Link, Links
 from mailsvc.http.resources.contents import COPIES, GONE, IN_THREAD, Contents
 from mailsvc.http.views import Listing
 from mailsvc.incoming import attachments_of
-from mailsvc.intake import Admitted, Busy, Incoming, Intake, Key, OtherRequest, Rejected
+from mailsvc.intake import Admission, Admitted, Busy, Incoming, Intake, Key, OtherRequest, Rejected
 from mailsvc.policy import Refusal
 from mailsvc.settings.plans import WORDS, Exhausted
 from mailsvc.store.mail.emails import Emails as StoredEmails
@@ -30,20 +30,15 @@ from mailsvc.store.people.quota import Period
 
 
 @attrs.frozen
-class _Batch:
-    """A batch: the valid emails with their places in the request, and the problems of the others."""
+class _Asked:
+    """A request to send: its valid emails and what is wrong with the others, by place, and the idempotency key."""
 
-    emails: tuple[Incoming, ...]
-    places: tuple[int, ...]
-    problems: dict[int, Problem]
-    fingerprint: bytes | None
+    emails: Mapping[int, Incoming]
+    problems: Mapping[int, Problem]
+    key: Key | None
 
-    def with_email(self, n: int, email: Incoming) -> _Batch:
-        return attrs.evolve(self, emails=(*self.emails[:n], email, *self.emails[n + 1 :]))
-
-    def without(self, problems: Collection[int]) -> _Batch:
-        kept = [(email, place) for email, place in zip(self.emails, self.places, strict=True) if place not in problems]
-        return attrs.evolve(self, emails=tuple(email for email, _ in kept), places=tuple(place for _, place in kept))
+    def has_links(self) -> bool:
+        return any(isinstance(each, Link) for email in self.emails.values() for each in attachments_of(email))
 
 
 @attrs.define(eq=False)
@@ -91,88 +86,92 @@ class Emails:
         key = parameters.idempotency_key(request)
         client, trace = request.address(), _trace(request)
 
-        def make(value: Any, rules: Rules) -> tuple[Incoming, bytes | None]:
-            return send_fields.email(value, rules, client, trace), send_fields.fingerprint(value) if key is not None else None
+        def make(value: Any, rules: Rules) -> _Asked:
+            return _read([value], _key("POST /emails", key, value), rules, client, trace)
 
-        email, fingerprint = await self.reader.read(request, make)
-        for followed in (await self._follow(request, [email])).values():
-            if isinstance(followed, Problem):
-                raise followed
-            email = followed
-        results = await self._submit(request, [email], _key("POST /emails", key, fingerprint), permissive=False)
-        if isinstance(results[0], Refusal):
-            raise refused(results[0])
-        request.email_id = str(results[0])
+        result = (await self._results(request, await self.reader.read(request, make), permissive=False))[0]
+        if isinstance(result, Problem):
+            raise result
+        request.email_id = str(result)
         return ok(request, {"id": request.email_id})
 
     async def _send_batch(self, request: Request) -> bytes:
         key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
         client, trace = request.address(), _trace(request)
 
-        def make(value: Any, rules: Rules) -> _Batch:
-            return self._batch(value, lambda item: send_fields.email(item, rules, client, trace), rules, permissive, key is not None)
+        def make(value: Any, rules: Rules) -> _Asked:
+            send_fields.BATCH.count(value, "", rules)
+            return _read(value, _key("POST /emails/batch", key, value), rules, client, trace)
 
-        batch = await self.reader.read(request, make)
-        problems, ids = dict(batch.problems), []
-        for n, followed in (await self._follow(request, batch.emails)).items():
-            if isinstance(followed, Problem):
-                problems[batch.places[n]] = followed
-            else:
-                batch = batch.with_email(n, followed)
+        results = await self._results(request, await self.reader.read(request, make), permissive=permissive)
+        problems = {place: result for place, result in results.items() if isinstance(result, Problem)}
         if problems and not permissive:
-            raise _first(problems)
-        batch = batch.without(problems)
-        if batch.emails:
-            name = _key("POST /emails/batch", key, batch.fingerprint)
-            results = await self._submit(request, batch.emails, name, permissive=permissive)
-            for place, result in zip(batch.places, results, strict=True):
-                if isinstance(result, Refusal):
-                    problems[place] = refused(result)
-                else:
-                    ids.append({"id": str(result)})
-        if problems and not permissive:
-            raise _first(problems)
+            place = min(problems)
+            raise problems[place].at(place)
+        ids = [{"id": str(result)} for result in results.values() if not isinstance(result, Problem)]
         request.email_id = " ".join(each["id"] for each in ids)
         if not permissive:
             return ok(request, {"data": ids})
         errors = [{"index": place, "message": problems[place].message} for place in sorted(problems)]
         return ok(request, {"data": ids, "errors": errors})
 
-    def _batch(self, value: Any, read: Callable[[Any], Incoming], rules: Rules, permissive: bool, keyed: bool) -> _Batch:
-        send_fields.BATCH.count(value, "", rules)
-        emails, problems = {}, {}
-        for place, item in enumerate(value):
-            try:
-                emails[place] = read(item)
-            except Problem as wrong:
-                problems[place] = wrong
-        if problems and not permissive:
-            raise _first(problems)
-        return _Batch(tuple(emails.values()), tuple(emails), problems, send_fields.fingerprint(value) if keyed else None)
+    async def _results(self, request: Request, asked: _Asked, *, permissive: bool) -> dict[int, UUID | Problem]:
+        """The ID or the problem of each email, by place. Valid emails that were not stored because others were refused are left out.
 
-    async def _follow(self, request: Request, emails: Sequence[Incoming]) -> Mapping[int, Incoming | Problem]:
-        """The emails that have links to attachments, by index: with the fetched files, or why one could not be fetched."""
-        if not any(isinstance(each, Link) for email in emails for each in attachments_of(email)):
-            return {}
+        A request that was accepted is not judged again when it is repeated: a time may have passed, a linked file may be gone.
+        """
+        if asked.has_links() and (permissive or not asked.problems):
+            known = await self._known(request, asked)
+            if known is not None:
+                return known
+            asked = await self._follow(request, asked)
+        if asked.problems:
+            known = await self._known(request, asked)
+            if known is not None:
+                return known
+            if not permissive or not asked.emails:
+                return {**asked.problems}
+        return self._by_place(request, asked, await self._submit(request, asked, permissive=permissive))
+
+    async def _known(self, request: Request, asked: _Asked) -> dict[int, UUID | Problem] | None:
+        """The results of an earlier request with the same idempotency key."""
+        earlier = None if asked.key is None else await self.intake.recall(request.caller, asked.key)
+        return None if earlier is None else self._by_place(request, asked, earlier)
+
+    async def _follow(self, request: Request, asked: _Asked) -> _Asked:
+        """The request with the files that its attachments link to, or the problem of each email with one that could not be fetched."""
         if not request.leave_turn():  # others can work while this request waits for other servers
             raise unavailable()
-        followed = await self.links.follow(emails, request.reserve)
+        followed = await self.links.follow(list(asked.emails.values()), request.reserve)
         if request.reserved >= IN_THREAD and not await request.turn(COPIES * request.reserved):
             raise unavailable()
-        return followed
+        emails, problems = {}, dict(asked.problems)
+        for n, (place, email) in enumerate(asked.emails.items()):
+            found = followed.get(n, email)
+            if isinstance(found, Problem):
+                problems[place] = found
+            else:
+                emails[place] = found
+        return _Asked(emails, problems, asked.key)
 
-    async def _submit(
-        self, request: Request, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
-    ) -> Sequence[UUID | Refusal | None]:
-        """The result for each email; None for a valid one that was not stored because others were refused."""
-        admission = await self.intake.submit(request.caller, emails, key, permissive=permissive)
+    async def _submit(self, request: Request, asked: _Asked, *, permissive: bool) -> Admission:
+        key = asked.key
+        if key is not None and asked.problems:
+            key = attrs.evolve(key, invalid={place: Refusal("content", None, each.message) for place, each in asked.problems.items()})
+        return await self.intake.submit(request.caller, list(asked.emails.values()), key, permissive=permissive)
+
+    def _by_place(self, request: Request, asked: _Asked, admission: Admission) -> dict[int, UUID | Problem]:
         for period, used in self.used(request.caller.account_id).items():
             request.setHeader(f"x-resend-{WORDS[period]}-quota", str(used))
+        places = [*asked.emails, *asked.problems]  # those of submitted emails first
         match admission:
             case Admitted(results):
-                return results
+                if len(results) == len(places):  # every place; the previous release stored no results for invalid emails
+                    places.sort()
+                found = {place: _result(result) for place, result in zip(places, results, strict=False)}
+                return {**found, **{place: each for place, each in asked.problems.items() if place not in found}}
             case Rejected(refusals):
-                return [refusals.get(place) for place in range(len(emails))]
+                return {**asked.problems, **{places[n]: refused(refusal) for n, refusal in refusals.items()}}
             case Busy():
                 raise Problem(409, "concurrent_idempotent_requests", "A request with the same idempotency key is still in progress.")
             case Exhausted():
@@ -234,13 +233,22 @@ def _trace(request: Request) -> str | None:
     return None if request.span is None else request.span.traceparent
 
 
-def _key(endpoint: str, key: str | None, fingerprint: bytes | None) -> Key | None:
-    return None if key is None or fingerprint is None else Key(endpoint, key, fingerprint)
+def _key(endpoint: str, key: str | None, value: Any) -> Key | None:
+    return None if key is None else Key(endpoint, key, send_fields.fingerprint(value))
 
 
-def _first(problems: dict[int, Problem]) -> Problem:
-    place = min(problems)
-    return problems[place].at(place)
+def _read(values: Sequence[Any], key: Key | None, rules: Rules, client: str, trace: str | None) -> _Asked:
+    emails, problems = {}, {}
+    for place, value in enumerate(values):
+        try:
+            emails[place] = send_fields.email(value, rules, client, trace)
+        except Problem as wrong:
+            problems[place] = wrong
+    return _Asked(emails, problems, key)
+
+
+def _result(result: UUID | Refusal) -> UUID | Problem:
+    return refused(result) if isinstance(result, Refusal) else result
 
 
 def _new_time(value: Any, rules: Rules) -> datetime:
