@@ -20,6 +20,10 @@ _END = "\0end"  # a line after the last one: if it becomes part of a row, that r
 _BOM = b"\xef\xbb\xbf"
 
 
+class Unreadable(ValueError):
+    """The first line is not CSV, has CR as the end of lines, or a field that is too long."""
+
+
 @attrs.frozen
 class Row:
     """`line` counts from 0 at the beginning of the piece. `fields` is None if the row cannot be read."""
@@ -38,12 +42,15 @@ class Piece:
 
 
 def header(data: bytes) -> tuple[list[str], str, int]:
-    """The fields of the first line, what separates them, and the length of that line in bytes."""
+    """The fields of the first line, what separates them, and the length of that line in bytes. Raises Unreadable."""
     start = len(_BOM) if data.startswith(_BOM) else 0
     line, newline, _ = data[start:].partition(b"\n")
     text = line.decode("utf-8", "replace").rstrip("\r")
     separator = max(SEPARATORS, key=text.count)  # the first one if none occurs
-    fields = next(csv.reader([text], delimiter=separator), [])
+    try:
+        fields = next(csv.reader([text], delimiter=separator), [])
+    except csv.Error as error:
+        raise Unreadable(str(error)) from None
     return [field.strip() for field in fields], separator, start + len(line) + len(newline)
 
 

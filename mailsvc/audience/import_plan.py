@@ -25,6 +25,7 @@ _HEADERS = {
 }
 _YES = frozenset({"true", "t", "1", "yes", "y", "unsubscribed"})
 _UNREADABLE = "the row has a quotation mark that is not closed, or is too long"
+_FIRST_LINE = "The first line of `file` cannot be read. Separate lines with LF or CRLF, and check the quotation marks and long fields."
 _NOT_UTF8 = "the row is not UTF-8"
 _CONTROL = dict.fromkeys([*range(32), 127], " ")
 
@@ -82,7 +83,10 @@ class Columns:
 
 def columns(data: bytes, given: ColumnMap, known: Mapping[str, Literal["string", "number"]]) -> Columns:
     """Find the columns in the first line of a file. `known`: the account's properties, whose keys are recognized without a map."""
-    names, separator, start = csv_reader.header(data)
+    try:
+        names, separator, start = csv_reader.header(data)
+    except csv_reader.Unreadable:
+        raise WrongMap(_FIRST_LINE) from None
     places: dict[str, int] = {}
     for at, name in enumerate(names):
         places.setdefault(name, at)

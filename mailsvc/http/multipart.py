@@ -41,10 +41,13 @@ def boundary(content_type: bytes) -> bytes:
     """What separates the parts, from the Content-Type header. Raises Problem."""
     header = Message()
     header["content-type"] = content_type.decode("latin-1")
-    found = header.get_boundary() if header.get_content_type() == _MEDIA else None
+    try:
+        found = (header.get_boundary() or "").encode("latin-1") if header.get_content_type() == _MEDIA else b""
+    except (ValueError, LookupError):  # 2231: its parameters name a character set, which can be wrong
+        found = b""
     if not found or len(found) > 70:  # 2046 §5.1.1
         raise Problem(415, "validation_error", f"The request body must be sent with `Content-Type: {_MEDIA}` and a boundary.")
-    return found.encode("latin-1")
+    return found
 
 
 def parts(file: IO[bytes], separator: bytes) -> Mapping[str, Part]:
@@ -92,6 +95,9 @@ def _name(head: bytes) -> str | None:
         if field.strip().lower() == b"content-disposition":
             header = Message()
             header["content-disposition"] = value.decode("utf-8", "replace").strip()
-            found = header.get_param("name", header="content-disposition")
+            try:
+                found = header.get_param("name", header="content-disposition")
+            except (ValueError, LookupError):
+                return None
             return found if isinstance(found, str) else None
     return None

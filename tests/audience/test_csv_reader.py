@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -49,6 +50,14 @@ def test_any_bytes_are_read_to_the_end_with_growing_lines(data: bytes, cuts: lis
     lines = [line for line, _ in found]
     assert lines == sorted(set(lines))
     assert all(line <= data.count(b"\n") for line in lines)
+
+
+@given(st.binary(max_size=60))
+@example(b"email,name\rada@example.net,Ada\r")
+@example(b"email,name\rada@example.net,Ada\r\n")
+def test_any_first_line_is_read_or_refused(data: bytes) -> None:
+    with suppress(csv_reader.Unreadable):
+        csv_reader.header(data)
 
 
 def test_quotation_mark_that_is_not_closed_is_an_error_of_its_line_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
+from twisted.web.http_headers import Headers
 
 from mailsvc.dashboard import files, formatting, safety
 from mailsvc.dashboard.emails import timeline
@@ -19,9 +21,11 @@ from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.signin import password, second_factor, tickets
 from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.password import Passwords
+from mailsvc.dashboard.signin.providers import ProviderClient, ProviderError
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
 from mailsvc.mail import csv_file, mime
 from mailsvc.mail.csv_file import plain
+from mailsvc.net.fetch import Reply
 from mailsvc.store.events.event_data import Bounce, Click, Delay, Delivery, Empty, Open
 from mailsvc.store.mail.emails import AttemptView
 from mailsvc.store.mail.history import EventView
@@ -32,7 +36,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def result_of(coroutine):
     found: list[object] = []
-    Deferred.fromCoroutine(coroutine).addCallback(found.append)
+    Deferred.fromCoroutine(coroutine).addBoth(found.append)
     return found[0]
 
 
@@ -72,6 +76,19 @@ def test_a_ticket_is_valid_for_one_browser_one_purpose_and_ten_minutes():
 def test_arbitrary_text_is_not_a_ticket(text):
     assert tickets.read([b"old", b"s"], "browser", "state", text, 0.0) is None
     tickets.in_challenge(text)
+
+
+def test_nested_client_data_has_no_ticket() -> None:
+    assert tickets.in_challenge(b64encode(b"[" * 20_000).decode()) == ""
+
+
+def test_nested_response_of_a_provider_is_refused() -> None:
+    class Fetcher:
+        async def fetch(self, *_: object, **__: object) -> Reply:
+            return Reply(200, Headers(), b"[" * 20_000, True)
+
+    with pytest.raises(ProviderError):
+        result_of(ProviderClient(Fetcher(), "X").get("https://x.example/")).raiseException()
 
 
 @pytest.mark.parametrize(

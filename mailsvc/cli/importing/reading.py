@@ -124,7 +124,10 @@ def _tags(value: object) -> tuple[str, ...]:
     if isinstance(value, list):
         found = [str(each.get("name", "")) for each in value if isinstance(each, dict)]
     else:
-        found = next(csv.reader([str(value or "")], skipinitialspace=True), [])
+        try:
+            found = next(csv.reader([str(value or "")], skipinitialspace=True), [])
+        except csv.Error:
+            raise ValueError("the tags cannot be read") from None
     return tuple(name.strip()[:NAME] for name in found if name.strip())
 
 

@@ -55,7 +55,10 @@ def read(data: bytes, known: Mapping[str, Kind]) -> Header:
     """`data`: the beginning of the file. `known`: the account's properties."""
     if b"\0" in data:
         raise WrongFile("This isn’t a CSV file in UTF-8. In a spreadsheet program, save it as “CSV UTF-8”.")
-    names, separator, start = csv_reader.header(data)
+    try:
+        names, separator, start = csv_reader.header(data)
+    except csv_reader.Unreadable:
+        raise WrongFile("The first line can’t be read. In a spreadsheet program, save the file as “CSV UTF-8”.") from None
     if not any(names):
         raise WrongFile("The file is empty. Its first line must name the columns.")
     rows = [row.fields for row in csv_reader.read(data[start:], separator, True, SAMPLES).rows if row.fields]

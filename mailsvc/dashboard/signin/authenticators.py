@@ -81,7 +81,7 @@ class PasskeyResponse:
                 webauthn.base64url_to_bytes(fields["rawId"]),
                 webauthn.base64url_to_bytes(handle) if handle else None,
             )
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             raise PasskeyError("the response cannot be parsed") from None
 
 

@@ -120,7 +120,7 @@ class ProviderClient:
         try:
             if reply.status == 200 or whatever:
                 return json.loads(reply.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         raise ProviderError(f"{self.title} sent an unexpected response. Try again in a moment.", f"{url}: {reply.status}")
 
@@ -214,7 +214,7 @@ class OpenId:
             others = claims["aud"] if isinstance(claims["aud"], list) else []
             if claims.get("azp", self.client) != self.client or (len(others) > 1 and "azp" not in claims):
                 raise ValueError("issued to another client")
-        except (JoseError, ValueError, TypeError, KeyError) as error:
+        except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ProviderError(f"The response from {self.title} couldn’t be verified. Try again.", f"ID token: {error}") from None
         return claims
 

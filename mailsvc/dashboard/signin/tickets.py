@@ -7,7 +7,6 @@ A ticket has a purpose, belongs to one browser and expires after ten minutes. No
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import json
 from collections.abc import Sequence
@@ -50,7 +49,7 @@ def in_challenge(client_data: str) -> str:
     try:
         found = json.loads(_decoded(client_data))
         return _decoded(found["challenge"]).decode("ascii") if isinstance(found, dict) else ""
-    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return ""
 
 

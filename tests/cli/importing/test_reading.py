@@ -147,6 +147,11 @@ def test_mailchimp() -> None:
     assert sorted(found.segments.values()) == ["Big, red", "News", "Old friends"] and list(found.domains) == ["x.example"]
 
 
+def test_tags_that_cannot_be_read_are_an_error_of_their_row() -> None:
+    found = export("mailchimp", {"members": [{**member("a", "subscribed"), "tags": "x\ny"}, member("b", "subscribed")]})
+    assert [each.number for each in found.wrong] == [1] and list(people(found)) == ["b@x.example"]
+
+
 def test_somebody_in_two_files_who_unsubscribed_once_has_unsubscribed() -> None:
     rows = [{"email": "a@x.example", "unsubscribed": False, "first_name": "Ann"}, {"email": "A@X.example", "unsubscribed": True}]
     found = export("resend", [{"data": rows[:1]}, {"data": rows[1:]}])  # as two pages in one file

@@ -88,7 +88,13 @@ async def test_a_file_is_uploaded_its_columns_are_chosen_and_the_result_is_shown
 
 
 @pytest.mark.parametrize(
-    ("file", "sentence"), [(b"", "Choose a file."), (b"\n\n", "The file is empty."), (b"PK\x03\x04\0\0", "isn’t a CSV file in UTF-8")]
+    ("file", "sentence"),
+    [
+        (b"", "Choose a file."),
+        (b"\n\n", "The file is empty."),
+        (b"PK\x03\x04\0\0", "isn’t a CSV file in UTF-8"),
+        (b"email,name\rada@example.net,Ada\r", "The first line can’t be read."),
+    ],
 )
 @pytest_twisted.ensureDeferred
 async def test_a_file_without_columns_is_refused(pool: Pool, file: bytes, sentence: str) -> None:

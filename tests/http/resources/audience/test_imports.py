@@ -64,6 +64,8 @@ async def test_columns_segments_and_topics_are_checked_at_once(rig: ApiRig) -> N
     }  # fmt: skip
     bad: dict[tuple[str, str], tuple[int, str]] = {
         ("file", "name\nAda\n"): (422, "`column_map.email`"),
+        ("file", "Email,Plan,Seats\rada@example.net,free,3\r"): (422, "The first line of `file` cannot be read."),
+        ("file", f"Email,Plan,Seats,{'x' * 131_073}\n"): (422, "The first line of `file` cannot be read."),
         ("column_map", '{"email": "Mail"}'): (422, "`column_map.email`"),
         ("column_map", '{"email": 1}'): (422, "`column_map.email`"),
         ("column_map", '{"properties": {"a-b": {"column": "Plan"}}}'): (422, "letters, digits or underscores"),
@@ -93,6 +95,7 @@ async def test_form_has_to_be_a_form_with_a_file(rig: ApiRig) -> None:
     assert (unnamed.status, "no column for the email address" in unnamed.json["message"]) == (422, True)
     assert (await upload(rig, b"{}", "application/json")).status == 415
     assert (await upload(rig, form({"file": CSV}), "multipart/form-data")).status == 415
+    assert (await upload(rig, form({"file": CSV}), "multipart/form-data; boundary*=utf-8''%E2%82%AC")).status == 415
     assert (await upload(rig, b"nothing of the sort")).status == 400
     assert (await upload(rig, b"--x-x\r\nno end of a header\r\n--x-x--")).status == 400
     many = await upload(rig, form({str(n): "x" for n in range(30)}))
@@ -131,9 +134,21 @@ def test_any_body_is_read_or_refused(body: bytes) -> None:
         assert wrong.status in (400, 422)
 
 
+def test_part_whose_name_cannot_be_read_is_ignored() -> None:
+    body = b"--b\r\nContent-Disposition: form-data; name*%s=x\r\n\r\nx\r\n--b--" % (b"9" * 5000)
+    assert multipart.parts(io.BytesIO(body), b"b") == {}
+
+
 @pytest.mark.parametrize(
     ("header", "expected"),
-    [(b'multipart/form-data; boundary="a b"', b"a b"), (b"Multipart/Form-Data;boundary=x", b"x"), (b"text/csv; boundary=x", None)],
+    [
+        (b'multipart/form-data; boundary="a b"', b"a b"),
+        (b"Multipart/Form-Data;boundary=x", b"x"),
+        (b"text/csv; boundary=x", None),
+        (b"multipart/form-data; boundary*=utf-8''%E2%82%AC", None),
+        (b"multipart/form-data; boundary*=idna''x-x", None),
+        (b"multipart/form-data; boundary*%s=x" % (b"9" * 5000), None),
+    ],
 )
 def test_boundary(header: bytes, expected: Any) -> None:
     if expected is None:
