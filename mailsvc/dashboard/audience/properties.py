@@ -53,8 +53,6 @@ class PropertyPages:
         typed = {"key": request.field("key"), "type": request.field("type"), "fallback": multiline(request, "fallback")}
         found = read(fields.CREATE_PROPERTY.fields, {name: typed[name] for name in ("key", "type")}, rules(request, self.bounds))
         errors, key = dict(found.errors), typed["key"]
-        if key.lower() in fields.RESERVED:
-            errors["key"] = "Every contact has this field already."
         fallback: PropertyValue | None = None
         if "type" not in errors:
             try:

@@ -95,7 +95,7 @@ async def test_a_property_has_a_key_a_type_and_a_fallback(pool: Pool) -> None:
     audience, form = rig.assembly.audience, {"key": "seats", "type": "number", "fallback": "3"}
     for change, sentence in (
         ({"key": "a-b"}, "This field must have 1 to 50 letters, digits or underscores."),
-        ({"key": "Email"}, "Every contact has this field already."),
+        ({"key": "Email"}, "which every contact has already."),
         ({"fallback": "many"}, "This value must be a number."),
         ({"type": "date"}, 'aria-describedby="d-type"'),
     ):

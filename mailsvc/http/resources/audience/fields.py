@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.audience.double_opt_in import LINK
-from mailsvc.http.fields import SOME_ID, Bounds, Choice, Field, Flag, Id, Record, Records, Rules, Text
+from mailsvc.http.fields import SOME_ID, Bounds, Choice, Field, Flag, Id, Record, Records, Rules, Text, Wrong
 from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.resources.send_fields import Address, BareAddress
 from mailsvc.http.strict_json import shortened
@@ -273,9 +273,18 @@ class Fallback(Field):
 
 
 _FALLBACK = Fallback("What placeholders show for contacts without a value. It has the type of the property.", "there")
+
+
+def _unreserved(key: str) -> str:
+    """The property would hide the field in placeholders."""
+    if key.lower() in RESERVED:
+        raise Wrong(f"must not be `{key}`, which every contact has already")
+    return key
+
+
 PROPERTY_KEY = Text(
     "The name in placeholders and in `properties`. It cannot be changed later.", "company", required=True, most=50,
-    pattern=_KEY, says="must have 1 to 50 letters, digits or underscores",
+    pattern=_KEY, says="must have 1 to 50 letters, digits or underscores", parse=_unreserved,
 )  # fmt: skip
 CREATE_PROPERTY = Record(
     title="CreateContactProperty",

@@ -126,8 +126,6 @@ class ContactProperties:
     async def _create(self, request: Request) -> bytes:
         given = await self.reader.record(request, fields.CREATE_PROPERTY)
         key = given["key"]
-        if key.lower() in fields.RESERVED:
-            raise invalid(f"The `key` field must not be `{key}`, which every contact has already.")
         fallback = self._fallback(given["type"], given["fallback_value"])
         line = audited(request, "contact property created", key)
         try:

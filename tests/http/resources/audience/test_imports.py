@@ -70,6 +70,8 @@ async def test_columns_segments_and_topics_are_checked_at_once(rig: ApiRig) -> N
         ("column_map", '{"email": 1}'): (422, "`column_map.email`"),
         ("column_map", '{"properties": {"a-b": {"column": "Plan"}}}'): (422, "letters, digits or underscores"),
         ("column_map", '{"properties": {"a": {"column": "Plan", "type": "date"}}}'): (422, "column_map.properties.a.type"),
+        ("column_map", '{"properties": {"first_name": {"column": "Plan"}}}'): (422, "`column_map.properties.first_name`"),
+        ("column_map", '{"properties": {"Email": {"column": "Plan"}}}'): (422, "`column_map.properties.Email`"),
         ("column_map", "{"): (422, "The `column_map` field must be JSON."),
         ("on_conflict", "replace"): (422, "`on_conflict`"),
         ("segments", f'[{{"id": "{uuid4()}"}}]'): (404, "Audience not found"),
