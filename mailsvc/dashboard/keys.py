@@ -12,7 +12,7 @@ from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.domains.values import Domain
-from mailsvc.store.people.api_keys import Keys, Permission, described
+from mailsvc.store.people.api_keys import Keys, Permission, described, restrictable
 
 KEYS = f"{HOME}/keys"
 LONGEST = 50
@@ -49,7 +49,7 @@ class KeyPages:
             errors["permission"] = "Choose a permission."
         if limit and domain is None:
             errors["domain"] = "This domain doesn’t exist. Choose one from the list."
-        elif domain is not None and permission != "sending_access":
+        elif domain is not None and not restrictable(permission):
             errors["domain"] = "Only keys with sending access can be limited to a domain."
         if request.field("lifetime") not in LIFETIMES:
             errors["lifetime"] = "Choose when the key expires."

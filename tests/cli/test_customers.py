@@ -94,6 +94,16 @@ async def test_an_ambiguous_name_is_answered_with_a_list(mailsvc: InProcess) -> 
 
 
 @pytest_twisted.ensureDeferred
+async def test_only_a_key_with_sending_access_is_restricted_to_a_domain(mailsvc: InProcess) -> None:
+    await created(mailsvc, "account", "create", "One")
+    await mailsvc("domain", "add", "a.example", "--account", "1")
+    command = ("key", "create", "--account", "1", "--domain", "a.example")
+    assert "--domain requires --permission sending_access" in await mailsvc.refuses(*command, status=2)
+    assert (await mailsvc.prints("key", "list", "--account", "1", "--json")).json == []
+    await mailsvc.prints(*command, "--permission", "sending_access")
+
+
+@pytest_twisted.ensureDeferred
 async def test_keys_are_listed_and_revoked_by_id_first_characters_or_name(mailsvc: InProcess, pool: Pool) -> None:
     from twisted.internet import reactor
 

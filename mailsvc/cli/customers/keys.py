@@ -13,7 +13,7 @@ from mailsvc.cli.output import ACCOUNT, AS_JSON, print_json, result, the_only
 from mailsvc.cli.runner import run
 from mailsvc.clock import utc
 from mailsvc.settings.schema import Settings
-from mailsvc.store.people.api_keys import KeyView, described, hint
+from mailsvc.store.people.api_keys import KeyView, described, hint, restrictable
 from mailsvc.store.people.audit import by_operator
 
 
@@ -25,13 +25,15 @@ def key() -> None:
 @key.command("create")
 @ACCOUNT
 @click.option("--permission", type=click.Choice(["full_access", "sending_access"]), default="full_access", show_default=True)
-@click.option("--domain", help="The only domain that the key can send from.")
+@click.option("--domain", help="The only domain that the key can send from. Requires --permission sending_access.")
 @click.option("--name", default="by the operator", show_default=True)
 @click.option("--days", type=click.IntRange(1, 3650), help="Days after which the key stops working. Default: never.")
 @AS_JSON
 @click.pass_obj
 def key_create(settings: Settings, account: str, permission: Any, domain: str | None, name: str, days: int | None, as_json: bool) -> None:
     """Create an API key and print it. It cannot be shown again."""
+    if domain is not None and not restrictable(permission):
+        raise click.UsageError("--domain requires --permission sending_access: a key with full access cannot be restricted to one domain.")
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)

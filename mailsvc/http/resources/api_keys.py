@@ -20,7 +20,7 @@ from mailsvc.http.request import Request
 from mailsvc.http.views import Listing, View, acknowledged, choice, const, maybe, text, texts, time, uuid
 from mailsvc.net import allow_list
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Keys, KeyView, Permission, described
+from mailsvc.store.people.api_keys import Keys, KeyView, Permission, described, restrictable
 
 PERMISSIONS = ("full_access", "sending_access")
 _NAME = Text("A name that says where the key is used.", "Shop (production)", most=50, required=True, blank=False)
@@ -96,7 +96,7 @@ class ApiKeys:
         given = await self.reader.record(request, CREATE)
         account_id, domain_id = request.caller.account_id, given["domain_id"]
         permission: Permission = given["permission"] or "full_access"
-        if domain_id is not None and permission != "sending_access":
+        if domain_id is not None and not restrictable(permission):
             raise invalid("The `domain_id` field requires the permission `sending_access`.")
         domain = await self.domains.own(account_id, domain_id) if domain_id is not None else None
         if domain_id is not None and domain is None:

@@ -169,6 +169,8 @@ class Keys:
 
         `created_by`: the user; `created_with`: the API key, whose own creator is recorded as the creator of the new key.
         """
+        if domain_id is not None and not restrictable(permission):
+            raise ValueError(f"A key with the permission {permission} cannot be restricted to one domain.")
         now = unix(self._clock)
         key_id, token = uuid7(now), new_token(cell_of(self._pool.dsn))
         at = datetime.fromtimestamp(now, UTC)
@@ -214,6 +216,11 @@ class Keys:
     async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
         rows = await self._pool.rows(statement, (utc(self._clock), key))
         return Caller(**_CALLER.read(rows[0])) if rows else None
+
+
+def restrictable(permission: str) -> bool:
+    """Whether keys with this permission can be restricted to one domain. Full access includes creating keys without the restriction."""
+    return permission == "sending_access"
 
 
 def described(name: str, permission: Permission, domain: Domain | None, expires_at: datetime | None, networks: Sequence[str] = ()) -> str:

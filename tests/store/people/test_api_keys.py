@@ -78,6 +78,8 @@ async def test_a_key_may_be_for_one_domain_and_an_account_may_be_suspended(pool:
     found = await keys.find(digest(token))
     assert found is not None and found.suspended
     assert not await Accounts(pool, time, notifications).suspend(UUID(int=0))
+    with pytest.raises(ValueError, match="cannot be restricted"):
+        await keys.create(owner.id, "all", "full_access", domain.id)
 
 
 @pytest_twisted.ensureDeferred
