@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import pytest_twisted
 
@@ -25,6 +26,8 @@ async def test_the_review_shows_what_is_unused_and_who_decided(pool: Pool) -> No
     await rig.assembly.keys.create(account_id, "new", "sending_access")
     ann = await rig.inside(ANN)
     shown = await ann.get(ACCESS)
+    access = re.findall(r'<td class="small">([^<]+)<', shown.text)
+    assert access == ["Admin", "Developer", "Full access", "Sending access", "Sending access"]
     assert shown.text.count("Unused") == 3 and "foreign" not in shown.text  # Bob and two keys
     assert (await ann.post(f"{ACCESS}/keep", {"subject": f"key {key_id}"})).query["done"] == "kept"
     assert (await ann.post(f"{ACCESS}/keep", {"subject": f"key {bob.id}"})).status == 404

@@ -9,6 +9,7 @@ from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.mail import csv_file
 from mailsvc.store.people.access_review import KEPT, Access, review, table
+from mailsvc.store.people.roles import NAMES
 from mailsvc.store.postgres.pool import Pool
 
 ACCESS = f"{HOME}/settings/access"
@@ -22,7 +23,7 @@ class AccessReviewPages:
 
     @page(app, ACCESS, access="administer")
     async def show(self, request: PageRequest) -> bytes:
-        return request.render("settings/access.html", found=await self._found(request), done=request.query("done") == "kept")
+        return request.render("settings/access.html", found=await self._found(request), roles=NAMES, done=request.query("done") == "kept")
 
     @page(app, f"{ACCESS}/keep", "POST", access="administer")
     async def keep(self, request: PageRequest) -> bytes:
