@@ -155,30 +155,34 @@ def _body(draft: Draft) -> list[bytes]:
     """The body entity in pieces: its fields, an empty line, its content. The caller adds the final CRLF."""
     if len(draft.attachments) > ATTACHMENTS_MAX:
         raise ComposeError("attachments", f"An email can have at most {ATTACHMENTS_MAX} attachments.")
-    inline = [a for a in draft.attachments if a.content_id is not None and draft.html]
-    attached = [a for a in draft.attachments if a.content_id is None or not draft.html]
+    inline: list[list[bytes]] = []
+    attached: list[list[bytes]] = []
+    for index, attachment in enumerate(draft.attachments):
+        if attachment.content_id is not None and draft.html:
+            inline.append(_file(attachment, "inline", index))
+        else:
+            attached.append(_file(attachment, "attachment", index))
     seed = _seed(draft)
     views: list[list[bytes]] = []
     if draft.text or not draft.html:
         views.append(_text("text", draft.text or ""))
     if draft.html:
         html = _text("html", draft.html)
-        views.append(_multipart("related", seed, [html, *map(_inline, inline)]) if inline else html)
+        views.append(_multipart("related", seed, [html, *inline]) if inline else html)
     content = _multipart("alternative", seed, views) if len(views) > 1 else views[0]
     if not attached:
         return content
-    files = [_file(attachment, "attachment") for attachment in attached]
     if not draft.text and not draft.html:
-        return _multipart("mixed", seed, files)
-    return _multipart("mixed", seed, [content, *files])
+        return _multipart("mixed", seed, attached)
+    return _multipart("mixed", seed, [content, *attached])
 
 
 def _seed(draft: Draft) -> str:
     """No encoded content contains `=_` (2045 §6.7), so none can contain a boundary. Attached messages, which are not encoded, cannot
     contain their own hash."""
     digest = blake2b(draft.message_id.encode(), digest_size=9)
-    for attachment in draft.attachments:
-        if _content_type(attachment)[0].lower() == _MESSAGE:
+    for index, attachment in enumerate(draft.attachments):
+        if _content_type(attachment, index)[0].lower() == _MESSAGE:
             digest.update(attachment.content)
     return digest.hexdigest()
 
@@ -215,17 +219,14 @@ def _encoded(field: str, text: str) -> tuple[str, bytes]:
         raise ComposeError(field, f"The {field} contains lone surrogates, which are not characters.") from None
 
 
-def _inline(attachment: Attachment) -> list[bytes]:
-    return _file(attachment, "inline")
-
-
-def _file(attachment: Attachment, disposition: str) -> list[bytes]:
+def _file(attachment: Attachment, disposition: str, index: int) -> list[bytes]:
+    """`index`: its position among the attachments, for errors."""
     name = attachment.filename
     if name is not None and len(name) > FILENAME_MAX:
-        raise ComposeError("attachments", f"A file name can have at most {FILENAME_MAX} characters.")
+        raise _wrong(index, "filename", f"can have at most {FILENAME_MAX} characters")
     if name is not None and header.FORBIDDEN.search(name):
-        raise ComposeError("attachments", "A file name must not contain line breaks, other control characters or lone surrogates.")
-    kind, named = _content_type(attachment)
+        raise _wrong(index, "filename", "must not contain line breaks, other control characters or lone surrogates")
+    kind, named = _content_type(attachment, index)
     encoded = transfer_encoding.unencoded(attachment.content) if kind.lower() == _MESSAGE else None  # 2046 §5.2.1
     if encoded is None and kind.lower() == _MESSAGE:
         kind, named = _ANY_FILE, []
@@ -237,18 +238,18 @@ def _file(attachment: Attachment, disposition: str) -> list[bytes]:
             f"Content-Transfer-Encoding: {encoding}\r\n",
         ]
         if attachment.content_id is not None:
-            fields.append(header.fold("Content-ID", (f" <{_content_id(attachment.content_id)}>",)))
+            fields.append(header.fold("Content-ID", (f" <{_content_id(attachment.content_id, index)}>",)))
     except header.HeaderError as error:
-        raise ComposeError("attachments", str(error)) from None
+        raise ComposeError("attachments", f"The `attachments[{index}]` field is invalid. {error}") from None
     return ["".join([*fields, "\r\n"]).encode(), content]
 
 
-def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
+def _content_type(attachment: Attachment, index: int) -> tuple[str, list[str]]:
     """Returns the type and its parameters, including `name` for old clients."""
     name = attachment.filename
     given = attachment.content_type or _TYPES.get("." + (name or "").rpartition(".")[2].lower(), _ANY_FILE)
     if len(given) > 255 or not _CONTENT_TYPE.fullmatch(given):
-        raise ComposeError("attachments", "A content type must have the form type/subtype.")
+        raise _wrong(index, "content_type", "must have the form type/subtype")
     kind, *rest = [part.strip() for part in given.rstrip("; ").split(";")] if '"' not in given else [given.rstrip("; ")]
     if kind.lower().startswith(("multipart/", "message/")) and kind.lower() != _MESSAGE:  # 2045 §6.4: these must not be base64
         return _ANY_FILE, []
@@ -257,8 +258,12 @@ def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
     return kind, rest
 
 
-def _content_id(given: str) -> str:
+def _content_id(given: str, index: int) -> str:
     bare = given.removeprefix("<").removesuffix(">")
     if not _CONTENT_ID.fullmatch(bare):
-        raise ComposeError("attachments", "A content ID must have 1 to 127 printable ASCII characters without spaces.")
+        raise _wrong(index, "content_id", "must have 1 to 127 printable ASCII characters without spaces, < and >")
     return bare
+
+
+def _wrong(index: int, field: str, why: str) -> ComposeError:
+    return ComposeError("attachments", f"The `attachments[{index}].{field}` field {why}.")

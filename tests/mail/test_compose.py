@@ -216,6 +216,29 @@ def test_errors_name_the_invalid_field(changes: dict[str, object], field: str) -
 
 
 @pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (Attachment(b"", "a" * 1001), "The `attachments[2].filename` field can have at most 1000 characters."),
+        (
+            Attachment(b"", "a\n"),
+            "The `attachments[2].filename` field must not contain line breaks, other control characters or lone surrogates.",
+        ),
+        (Attachment(b"", "a", "text"), "The `attachments[2].content_type` field must have the form type/subtype."),
+        (
+            Attachment(b"", "a", None, "a b"),
+            "The `attachments[2].content_id` field must have 1 to 127 printable ASCII characters without spaces, < and >.",
+        ),
+    ],
+    ids=["long name", "line break", "type", "ID"],
+)
+@pytest.mark.parametrize("html", [None, HTML])
+def test_errors_name_the_attachment_by_its_position_in_the_request(wrong: Attachment, message: str, html: str | None) -> None:
+    with pytest.raises(ComposeError) as caught:
+        compose(attrs.evolve(BASE, html=html, attachments=(LOGO, BILL, wrong)))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
     ("filename", "given_type", "written"),
     [
         ("a.pdf", None, "application/pdf"),
