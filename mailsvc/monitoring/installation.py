@@ -203,7 +203,9 @@ async def outside(
         else:
             found.append(Finding("base_url", "ok", f"{url.hostname} resolves to {', '.join(known)}."))
     for number in (number for number in GREETING if number in settings.smtp.listen and "smtp" in settings.roles):
-        why = None if not _is_public(settings.smtp.listen[number]) else await greet("127.0.0.1", int(number))
+        if not _is_public(settings.smtp.listen[number], number):
+            continue
+        why = await greet("127.0.0.1", int(number))
         if why is not None:
             found.append(
                 Finding(
@@ -213,13 +215,19 @@ async def outside(
                     "Make sure that mailsvc is running and that no other program uses the port (ss -ltnp).",
                 )
             )
-        elif _is_public(settings.smtp.listen[number]):
+        else:
             found.append(
                 Finding(f"port {number}", "ok", "It sends a greeting. Test from another machine whether the firewall lets connections in.")
             )
     return found
 
 
-def _is_public(endpoints: str) -> bool:
-    """Whether clients can connect to the port: mailsvc opened it, or systemd did."""
-    return any(each.startswith("systemd:") or each in ("tcp:25", "tcp:587", "tcp:2587") for each in endpoints.split())
+def _is_public(endpoints: str, number: str) -> bool:
+    """Whether one of the endpoints is this port on all addresses: mailsvc opened it, or systemd did."""
+    return any(_is_open(each.split(":"), number) for each in endpoints.split())
+
+
+def _is_open(endpoint: Sequence[str], number: str) -> bool:
+    kind, first, *more = endpoint
+    everywhere = first.removeprefix("port=") == number and not any(each.startswith("interface=") for each in more)
+    return kind == "systemd" or (kind in ("tcp", "tcp6") and everywhere)  # tcp6 accepts IPv4, too

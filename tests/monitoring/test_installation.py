@@ -124,6 +124,31 @@ async def test_the_api_name_and_the_smtp_ports_are_checked(settings: Settings) -
     assert [(each.check, each.state) for each in await outside(nowhere, addresses, greet)] == [("base_url", "error")]
 
 
+@pytest.mark.parametrize(
+    ("endpoints", "tested"),
+    [
+        ("tcp:25", True),
+        ("tcp6:25", True),
+        ("tcp6:port=25:backlog=100", True),
+        ("systemd:domain=INET6:name=smtp-25", True),
+        ("haproxy:tcp:9025 tcp6:25", True),
+        ("tcp:2525", False),
+        ("tcp:25:interface=192.0.2.1", False),
+        ("haproxy:tcp:25", False),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_ports_that_listen_on_all_addresses_are_checked(settings: Settings, endpoints: str, tested: bool) -> None:
+    async def addresses(name: str) -> NxDomain:
+        return NxDomain(name)
+
+    async def greet(address: str, port: int) -> str | None:
+        return None
+
+    listening = attrs.evolve(settings, base_url=None, smtp=Smtp(listen={"25": endpoints}))
+    assert [each.check for each in await outside(listening, addresses, greet)] == (["port 25"] if tested else [])
+
+
 def test_the_audit_log_is_protected_and_sent() -> None:
     assert audit_log([]).state == "ok"
     weak = audit_log(["it is a superuser"])
