@@ -63,6 +63,9 @@ PARTS = {
     "delimiters": mail("\r\n--q", MULTIPART),
     "fields of parts": mail("a:\r\n", MULTIPART + "--q\r\n"),
     "parts without an end of their header": mail("\r\n--q\r\nX: y", MULTIPART),
+    "delimiters before the end of a header": encoded(
+        lambda size: MULTIPART + "--q\r\n" * (size // 160) + "content-type:\r\n" * (size // 15) + "x: multipart\r\n\r\nx"
+    ),
     "types": mail("Content-Type: a\r\n", MULTIPART + "--q\r\n"),
     "space in a type": mail(" ", MULTIPART + "--q\r\nContent-Type", "\r\n\r\n"),
     "sections": encoded(lambda size: "Content-Type: a/b" + "".join(f"; x*{n}=aaaa" for n in range(size // 12)) + "\r\n\r\n"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -15,9 +15,11 @@ _WINDOW = 256 * 1024  # bytes of a file that are searched at once; other threads
 _HEAD_LIMIT = 64 * 1024  # bytes of a part's header that are examined
 _LINE = 1000  # bytes of a delimiter line that are examined
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
-_MESSAGE = re.compile(rb"^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", re.IGNORECASE | re.MULTILINE)
-_NAME = b"content-type"
-_COLON = re.compile(rb"[ \t]*+:")
+# Both are searched in lower case, and begin with a word, because searching for a word is fast.
+_MESSAGE = re.compile(rb"content-type(?<![^\n]content-type)[ \t]*+:\s*+message/(?:rfc822|global)(?![\w-])")
+_MULTIPART = re.compile(
+    rb"content-type(?:(?<=\r\ncontent-type)|(?<=\Acontent-type))[ \t]*+:((?>(?:[ \t\n\v\f]|\r(?!\n(?![ \t])))*))multipart"
+)
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _TOO_DEEP = f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
 
@@ -32,42 +34,107 @@ class ByteSource(Protocol):
 
 def fault(head: bytes, message: ByteSource, start: int) -> str | None:
     """Returns why a message exceeds the limits, or None. `head` is its header block; its body begins at `start`."""
-    boundary, messages = _boundary_inside(message, head, start)
+    lower = head.lower()
+    if b"multipart" not in lower and b"message/" not in lower:
+        return None
+    scan = _Scan(message, start - 2)
+    boundary, messages = scan.inside(head)
     if messages > DEPTH_LIMIT:
         return _TOO_DEEP
     if boundary is None:
         return None
-    # The open multiparts: their boundaries, and how many messages each is nested in.
-    stack, depths, parts, at = [boundary], [messages], 0, start - 2
-    delimiters, prefix = _delimiters(stack), _common_prefix(stack)
-    window = _Window(message)
-    while (at := window.find(prefix, at)) >= 0:
-        end = message.find(b"\r\n", at + 4, at + 4 + _LINE)
-        line = message[at + 4 : end if end >= 0 else at + 4 + _LINE].rstrip(b" \t")
-        at += 4
-        if line not in delimiters:
-            continue
-        level, closing = delimiters[line]
-        still_open = level if closing else level + 1
-        if not still_open:
+    scan.open(boundary, messages)
+    parts = 0
+    while (line := scan.delimiter(len(message))) is not None:
+        level, closing = scan.delimiters[line]
+        scan.close(level if closing else level + 1)
+        if not scan.stack:
             return None
-        if still_open < len(stack):
-            del stack[still_open:], depths[still_open:]
-            delimiters, prefix = _delimiters(stack), _common_prefix(stack)
+        scan.at += 4 + len(line)
         if closing:
             continue
         parts += 1
         if parts > PARTS_LIMIT:
             return f"The message has more than {PARTS_LIMIT} parts."
-        inner, messages = _boundary_inside(message, *_part_head(message, at + len(line)))
+        inner, messages = scan.inside(scan.part_header())
+        messages += scan.stack[-1][1]
         if inner is not None:
-            stack.append(inner)
-            depths.append(depths[-1] + messages)
-            delimiters, prefix = _delimiters(stack), _common_prefix(stack)
-            messages = 0
-        if len(stack) > DEPTH_LIMIT or depths[-1] + messages > DEPTH_LIMIT:
+            scan.open(inner, messages)
+        if len(scan.stack) > DEPTH_LIMIT or messages > DEPTH_LIMIT:
             return _TOO_DEEP
     return None
+
+
+@attrs.define
+class _Scan:
+    """Reads a message forwards: its delimiters, and the headers of its parts. No byte is read again for each part or level."""
+
+    message: ByteSource
+    at: int  # of the line end before what is read next
+    # The open multiparts: their boundaries, and how many messages each is nested in.
+    stack: list[tuple[bytes, int]] = attrs.field(factory=list, init=False)
+    delimiters: Mapping[bytes, tuple[int, bool]] = attrs.field(factory=dict, init=False)
+    _prefix: bytes = attrs.field(default=b"", init=False)
+    _window: _Window = attrs.field(init=False, default=attrs.Factory(lambda self: _Window(self.message), takes_self=True))
+    _headless: int = attrs.field(default=0, init=False)  # no header ends between `at` and here
+
+    def open(self, boundary: bytes, messages: int) -> None:
+        self.stack.append((boundary, messages))
+        self._changed()
+
+    def close(self, level: int) -> None:
+        """Close all multiparts from this level on."""
+        if level < len(self.stack):
+            del self.stack[level:]
+            self._changed()
+
+    def _changed(self) -> None:
+        boundaries = [boundary for boundary, _ in self.stack]
+        self.delimiters, self._prefix = _delimiters(boundaries), _common_prefix(boundaries)
+
+    def delimiter(self, end: int) -> bytes | None:
+        """Moves to the next delimiter that begins before `end`; returns it without its two hyphens, or None if there is none."""
+        at = self.at
+        while (at := self._window.find(self._prefix, at, end)) >= 0:
+            stop = self.message.find(b"\r\n", at + 4, at + 4 + _LINE)
+            line = self.message[at + 4 : stop if stop >= 0 else at + 4 + _LINE].rstrip(b" \t")
+            if line in self.delimiters:
+                self.at = at
+                return line
+            at += 4
+        return None
+
+    def part_header(self) -> bytes:
+        """Reads the header of the part whose delimiter ends here."""
+        begin = self.message.find(b"\r\n", self.at, self.at + 200)
+        if begin < 0:
+            return b""
+        self.at = begin
+        return self._header()
+
+    def _header(self) -> bytes:
+        """Moves past the header that begins here, and returns it. Empty if it has no end, or if a delimiter ends the part before."""
+        begin, limit = self.at, self.at + _HEAD_LIMIT
+        end = self.message.find(b"\r\n\r\n", max(begin, self._headless), limit)
+        self._headless = end if end >= 0 else max(self._headless, limit - 3)
+        if end < 0:
+            return b""
+        if self._prefix and self.message.find(self._prefix, begin, end) >= 0 and self.delimiter(end) is not None:
+            return b""
+        self.at = end + 2
+        return self.message[begin + 2 : end + 2]
+
+    def inside(self, head: bytes) -> tuple[bytes | None, int]:
+        """Returns the boundary if an entity is a multipart, or a message (in a message …) that is one; and the number of these messages.
+
+        Moves past the headers of the messages.
+        """
+        depth, lower = 0, head.lower()
+        while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(lower):
+            depth += 1
+            head = self._header()
+            lower = head.lower()
+        return (_boundary(head, lower) if b"multipart" in lower else None), depth
 
 
 @attrs.define
@@ -81,15 +148,15 @@ class _Window:
     start: int = 0
     copy: bytes = b""
 
-    def find(self, sub: bytes, at: int) -> int:
-        """Returns the position of the next `sub` at or after `at`, or -1."""
-        while at < len(self.message):
+    def find(self, sub: bytes, at: int, end: int) -> int:
+        """Returns the position of the next `sub` that is at or after `at` and ends at or before `end`, or -1."""
+        while at < end:
             if not self.start <= at < self.start + len(self.copy) - len(sub):
                 self.start, self.copy = at, self.message[at : at + _WINDOW + len(sub)]
-            found: int = find(self.copy, sub, at - self.start)
+            found: int = find(self.copy, sub, at - self.start, end - self.start)
             if found >= 0:
                 return self.start + found
-            if self.start + len(self.copy) >= len(self.message):
+            if self.start + len(self.copy) >= end:
                 return -1
             at = self.start + len(self.copy) - len(sub) + 1
         return -1
@@ -100,6 +167,8 @@ def common_beginning(texts: Sequence[bytes]) -> bytes:
     if not texts:
         return b""
     first, last = min(texts), max(texts)
+    if first == last:
+        return first
     return first[: next((at for at, byte in enumerate(first) if last[at : at + 1] != bytes([byte])), len(first))]
 
 
@@ -117,40 +186,11 @@ def _common_prefix(stack: list[bytes]) -> bytes:
     return b"\r\n--" + common_beginning(stack)
 
 
-def _part_head(message: ByteSource, at: int) -> tuple[bytes, int]:
-    """Returns the header of the part whose delimiter line ends at `at`, and where its body begins."""
-    begin = message.find(b"\r\n", at, at + 200)
-    end = message.find(b"\r\n\r\n", begin, begin + _HEAD_LIMIT) if begin >= 0 else -1
-    return (message[begin + 2 : end + 2], end + 4) if end >= 0 else (b"", 0)
-
-
-def _boundary_inside(message: ByteSource, head: bytes, body: int) -> tuple[bytes | None, int]:
-    """Returns the boundary if an entity is a multipart, or a message (in a message …) that is one; and the number of these messages."""
-    depth, lower = 0, head.lower()
-    while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(head):
-        depth += 1
-        end = message.find(b"\r\n\r\n", body, body + _HEAD_LIMIT)
-        if end < 0:
-            return None, depth
-        head, body = message[body : end + 2], end + 4
-        lower = head.lower()
-    return (_boundary(head, lower) if b"multipart" in lower else None), depth
-
-
 def _boundary(head: bytes, lower: bytes) -> bytes | None:
-    for value in _content_types(head, lower):
-        if value.strip().lower().startswith(b"multipart"):
-            found = _BOUNDARY.search(value.replace(b"\r\n", b""))
-            return (found[1] or found[2]).rstrip(b" ") if found else None
-    return None
-
-
-def _content_types(head: bytes, lower: bytes) -> Iterator[bytes]:
-    """Yields the values of all Content-Type fields, as header.parse_fields would return them."""
-    at = lower.find(_NAME)
-    while at >= 0:
-        colon = _COLON.match(head, at + len(_NAME))
-        if colon is not None and (at == 0 or head.startswith(b"\r\n", at - 2)):
-            end = _FIELD_END.search(head, colon.end())
-            yield head[colon.end() : len(head) if end is None else end.start()]
-        at = lower.find(_NAME, at + len(_NAME))
+    """Returns the boundary in the first Content-Type field with a multipart type."""
+    field = _MULTIPART.search(lower)
+    if field is None:
+        return None
+    end = _FIELD_END.search(head, field.end())
+    found = _BOUNDARY.search(head[field.start(1) : len(head) if end is None else end.start()].replace(b"\r\n", b""))
+    return (found[1] or found[2]).rstrip(b" ") if found else None

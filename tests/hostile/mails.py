@@ -181,6 +181,8 @@ def structure(size: int) -> Made:
         yield name, fill(unit, size, MIXED + b"\r\n", b"--b--\r\n")
         yield f"{name}, no end", fill(unit, size, MIXED + b"\r\n")
     nested = numbered(size, lambda n: b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n), FROM)
+    shared = fill(b"content-type:\r\n", size // 2, b"--b\r\n" * min(999, size // 10), b"x: multipart\r\n\r\na\r\n")
+    yield "delimiters before the end of a header", MIXED + b"\r\n" + shared
     yield "nested multiparts", nested + b"\r\nHi.\r\n"
     yield "nested multiparts of one boundary", fill(b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n", size, FROM, b"\r\nHi.\r\n")
     yield "nested messages", fill(b"Content-Type: message/rfc822\r\n\r\n", size, FROM, b"\r\nHi.\r\n")

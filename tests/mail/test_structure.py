@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 
@@ -118,6 +119,14 @@ def test_incomplete_structures_are_not_counted(message: bytes) -> None:
     assert found(message) is None
 
 
+def test_a_delimiter_ends_the_header_of_a_part() -> None:
+    """A part without an empty line has no body, so nothing is inside it (2046 §5.1.1)."""
+    part = b"--x\r\nContent-Type: multipart/mixed; boundary=x\r\n"
+    message = b"Content-Type: multipart/mixed; boundary=x\r\n\r\n" + part * (DEPTH_LIMIT + 1)
+    assert found(message + b"--x--\r\n\r\n") is None
+    assert found(message + part.replace(b"\r\n--", b"\r\n\r\n--") * 2) is None
+
+
 @given(st.recursive(st.just(0), lambda children: st.lists(children, min_size=1, max_size=3), max_leaves=20))
 @settings(max_examples=100)
 def test_messages_of_the_standard_library_are_counted(tree: object) -> None:
@@ -141,40 +150,49 @@ def test_any_bytes_are_counted(data: bytes) -> None:
 def slow_fault(head: bytes, message: bytes, start: int) -> str | None:
     """The same verdict, every line that begins like a delimiter looked at and every header read as a whole."""
 
-    def within(head: bytes, body: int) -> tuple[bytes | None, int]:
+    def lines(boundaries: list[bytes], begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        for delimiter in re.finditer(rb"(?=\r\n--(.*?)(\r\n|\Z))", message[begin:], re.DOTALL):
+            line = delimiter[1][:1000].rstrip(b" \t")
+            if begin + delimiter.start() < end and any(line in (boundary, boundary + b"--") for boundary in boundaries):
+                yield begin + delimiter.start(), line
+
+    def header_at(begin: int, boundaries: list[bytes]) -> tuple[bytes, int]:
+        """The header and where the scan continues."""
+        end = message.find(b"\r\n\r\n", begin, begin + 64 * 1024)
+        if end < 0:
+            return b"", begin
+        cut = next(lines(boundaries, begin, end), None)
+        return (message[begin + 2 : end + 2], end + 2) if cut is None else (b"", cut[0])
+
+    def within(head: bytes, at: int, boundaries: list[bytes]) -> tuple[bytes | None, int, int]:
         depth = 0
         while depth <= DEPTH_LIMIT and re.search(rb"(?im)^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", head):
             depth += 1
-            end = message.find(b"\r\n\r\n", body, body + 64 * 1024)
-            if end < 0:
-                return None, depth
-            head, body = message[body : end + 2], end + 4
+            head, at = header_at(at, boundaries)
         for field in header.parse_fields(head, strict=False):
             if field.name.lower() == "content-type" and field.raw.strip().lower().startswith(b"multipart"):
                 named = re.search(rb'(?i)\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', field.raw.replace(b"\r\n", b""))
-                return (named[1] or named[2]).rstrip(b" ") if named else None, depth
-        return None, depth
+                return (named[1] or named[2]).rstrip(b" ") if named else None, depth, at
+        return None, depth, at
 
-    boundary, messages = within(head, start)
+    boundary, messages, at = within(head, start - 2, [])
     if messages > DEPTH_LIMIT:
         return "deep"
     stack, parts = [] if boundary is None else [(boundary, messages)], 0
-    for delimiter in re.finditer(rb"(?=\r\n--(.*?)(\r\n|\Z))", message[start - 2 :], re.DOTALL):
-        line, at = delimiter[1][:1000].rstrip(b" \t"), start - 2 + delimiter.start() + 4
-        levels = [n for n, (boundary, _) in enumerate(stack) if line in (boundary, boundary + b"--")]
-        if not levels:
-            continue
-        level = levels[-1]
+    while found := next(lines([boundary for boundary, _ in stack], at, len(message)), None):
+        at, line = found
+        level = [n for n, (boundary, _) in enumerate(stack) if line in (boundary, boundary + b"--")][-1]
         closing = line != stack[level][0]
         del stack[level if closing else level + 1 :]
+        at += 4 + len(line)
         if closing:
             continue
         parts += 1
         if parts > PARTS_LIMIT:
             return "many"
-        begin = message.find(b"\r\n", at + len(line), at + len(line) + 200)
-        end = message.find(b"\r\n\r\n", begin, begin + 64 * 1024) if begin >= 0 else -1
-        inner, messages = within(message[begin + 2 : end + 2], end + 4) if end >= 0 else (None, 0)
+        begin = message.find(b"\r\n", at, at + 200)
+        part, at = header_at(begin, [boundary for boundary, _ in stack]) if begin >= 0 else (b"", at)
+        inner, messages, at = within(part, at, [boundary for boundary, _ in stack])
         depth = stack[-1][1] + messages
         if inner is not None:
             stack.append((inner, depth))

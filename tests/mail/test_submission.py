@@ -205,3 +205,13 @@ def test_control_characters_of_a_subject_are_sent_but_not_shown() -> None:
     head = b"From: a@example.com\r\nSubject: a\x07b =?utf-8?q?c=00=1b[2Jd?=\r\n"
     found = read(head)
     assert (found.subject, found.kept) == ("ab c[2Jd", head)
+
+
+@pytest.mark.parametrize("label", ["b\u00fccher", "xn--bcher-kva"])
+def test_few_internationalized_domains_are_read_for_display(label: str) -> None:
+    """Reading a thousand of them takes a second, and the envelope has the recipients."""
+    listed = ", ".join(f"a@{label}.n{number}.example" for number in range(1000))
+    mail = read(ME + f"To: {listed}\r\nCc: {listed}, \u00e9 <b@example.org>\r\n".encode())
+    assert [len(mail.to), len(mail.cc)] == [30, 30]
+    many = ", ".join(f'"\u00e9" <a@b--c{number}.example>' for number in range(500))
+    assert len(read(ME + f"To: {many}\r\n".encode()).to) == 500
