@@ -24,7 +24,6 @@ from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.errors import Contention, Unavailable
 
 NOT_MONITORED = Reply(550, "This address only accepts delivery reports, nobody reads it", "5.7.1")
-_IN_THREAD = 16 * 1024  # bytes; larger mails are parsed in a thread
 
 
 class NotSettledYet(Contention):
@@ -89,7 +88,7 @@ class BounceIntake:
         def parse() -> ReportMail:
             return reading.read(message)
 
-        return await self.in_thread(parse) if len(message) > _IN_THREAD else parse()
+        return await self.in_thread(parse)  # also a small one, because strangers write it
 
     def find_email(self, address: str) -> tuple[int, UUID] | None:
         """The account's number and the email's ID of a return path. None if it is not ours; forged ones are counted."""

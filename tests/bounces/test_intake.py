@@ -143,9 +143,10 @@ def test_every_return_path_is_recorded() -> None:
     assert take(intake(store), sample("arf"), PATH, ("b-y@a", 7, UUID(int=1))) == {"complaint": 1, "gone": 1}
 
 
-def test_a_large_mail_is_parsed_in_a_thread() -> None:
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_mail_of_strangers_is_parsed_in_a_thread(size: int) -> None:
     threads: list[int] = []
-    counts = take(intake(Store(), threads), sample("postfix") + b"x" * 100_000)
+    counts = take(intake(Store(), threads), sample("postfix") + b"x" * size)
     assert (threads, counts) == ([1], {"bounce": 1})
 
 

@@ -246,3 +246,20 @@ def test_the_server_that_a_text_names_decides_whose_rules_apply(said: str) -> No
     mail = reading.read(f"{head}<rita@example.org>:\r\n{said}\r\n".encode())
     [outcome] = mail.outcomes
     assert outcome.meaning is not None and outcome.meaning.rule == "gmail-unauthenticated"
+
+
+@pytest.mark.parametrize(
+    "names", [["a@b.c"] * 100, [f"{number:07b}".replace("0", "a").replace("1", "A") + "@b.c" for number in range(100)]]
+)
+def test_many_recipients_and_many_mentions_are_read_quickly(names: list[str]) -> None:
+    """Every mention is near every recipient: each is read once, not for each recipient."""
+    head = b"From: <>\r\nContent-Type: multipart/report; report-type=delivery-status; boundary=q\r\n\r\n--q\r\n\r\n"
+    text = (names[0].encode() + b"\r\n") * 400
+    status = "".join(f"Final-Recipient:rfc822;{name}\r\nAction:failed\r\n\r\n" for name in names).encode()
+    message = head + text + b"--q\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns;x\r\n\r\n" + status + b"--q--\r\n"
+    found = report.read(message)
+    recipients = dsn_reader.read(found)
+    assert recipients is not None and len(recipients.recipients) == 100
+    begin = time.process_time()
+    text_bounce.explanations(found.text, [each.final for each in recipients.recipients])
+    assert time.process_time() - begin < 0.05

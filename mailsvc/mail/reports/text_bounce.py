@@ -6,7 +6,8 @@ A mail is one if its sender has a known name, and its subject or text a known ph
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import attrs
 
@@ -50,7 +51,8 @@ def read(mail: Report) -> tuple[ReportedRecipient, ...]:
     found = {address.lower(): address for address in (*(place.address for place in places), *named)}
     if not found:
         return (_reported(_returned_to(mail, below), lines, "", action),)
-    errors = {address: _error(lines, places, address) for address in [*found.values()][:_RECIPIENTS]}
+    near = _near(lines, places)
+    errors = {address: _error(near, address) for address in [*found.values()][:_RECIPIENTS]}
     failed = {address.lower() for address in named}
     # An address without a text of its own is only mentioned, if others have one.
     wanted = [address for address, error in errors.items() if error or address.lower() in failed] or [*errors]
@@ -70,9 +72,10 @@ def is_rejection(mail: Report) -> bool:
 def explanations(text: str, addresses: Sequence[str]) -> list[str]:
     """Returns what a text says about each recipient. If it says nothing near the address of the only recipient, that is all of it."""
     lines, _ = _split(text)
-    places = _places(lines, own=[])
+    near = _near(lines, _places(lines, own=[]))
     whole = (_reply(lines) or _joined(lines)) if len(addresses) == 1 else ""
-    return [_error(lines, places, address) or whole for address in addresses]
+    errors = {address: _error(near, address) for address in {address.lower() for address in addresses}}
+    return [errors[address.lower()] or whole for address in addresses]
 
 
 def _recognized(mail: Report, text: str) -> bool:
@@ -129,17 +132,21 @@ def _places(lines: list[str], own: list[str]) -> list[_Place]:
     return others if len({place.address.lower() for place in others}) == 1 else []
 
 
-def _error(lines: list[str], places: list[_Place], address: str) -> str:
+def _near(lines: list[str], places: list[_Place]) -> dict[str, list[list[str]]]:
+    """Returns, for each address in lower case, the lines near each of its places: up to the next place, or a few."""
+    found: dict[str, list[list[str]]] = {}
+    for place, following in zip_longest(places, places[1:]):
+        end = min(place.line + 1 + _NEAR, following.line if following else len(lines))
+        found.setdefault(place.address.lower(), []).append([lines[place.line][place.start :], *lines[place.line + 1 : end]])
+    return found
+
+
+def _error(near: Mapping[str, list[list[str]]], address: str) -> str:
     """Returns the reply near one of the places, otherwise the text that follows the first."""
-    near = [_near(lines, place, places) for place in places if place.address.lower() == address.lower()]
-    replies = [_reply(each) for each in near]
-    texts = [_joined(each) for each in near]
+    parts = near.get(address.lower(), [])
+    replies = [_reply(each) for each in parts]
+    texts = [_joined(each) for each in parts]
     return next(filter(None, [*replies, *(text for text in texts if _STATUS.search(text)), _joined(texts)]), "")
-
-
-def _near(lines: list[str], place: _Place, places: list[_Place]) -> list[str]:
-    end = min([place.line + 1 + _NEAR, *(each.line for each in places if each.line > place.line)])
-    return [lines[place.line][place.start :], *lines[place.line + 1 : end]]
 
 
 def _reply(lines: list[str]) -> str:
