@@ -102,5 +102,5 @@ def sender(value: str) -> str | None:
 
 
 def routes(value: Mapping[str, str]) -> str | None:
-    wrong = [target for target in value.values() if not re.fullmatch(r"smtp://(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]]+)(:\d{1,5})?", target)]
+    wrong = [target for target in value.values() if not re.fullmatch(r"smtp://(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]@*]+)(:\d{1,5})?", target)]
     return f'expected targets such as "smtp://127.0.0.1:2526", not {wrong[0]!r}' if wrong else None

@@ -21,6 +21,8 @@ _KEPT = 300.0  # seconds; the resolver caches answers for their TTL as well
 _KEPT_FAILURE = 15.0
 _NAMED = 20  # hosts in the name of a destination
 _MOST_HOSTS = 200  # of a destination. How many are tried for one connection: connect.
+_LABEL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")  # 5321 §4.1.2, and "_", which some hosts have
+_SEPARATORS = frozenset("/@* ")  # in the names of destinations and holds: of the provider, the pool and hosts, and for everything
 
 
 @attrs.frozen
@@ -83,11 +85,12 @@ Answer = Route | NoMail | Unknown
 def operator_route(target: str) -> Route:
     """From a setting: `smtp://host:port`, by default port 25, `[::1]` for IPv6. ValueError says what is wrong."""
     parts = urlsplit(target)
-    if parts.scheme != "smtp" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+    host = parts.hostname or ""
+    if parts.scheme != "smtp" or not host or _SEPARATORS & set(host) or parts.path not in ("", "/") or parts.query or parts.username:
         raise ValueError(f"a route is smtp://host:port, not {target!r}")
     port = parts.port or 25
-    shown = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return Route(f"{shown}:{port}", (Host(parts.hostname, port),), operator=True)
+    shown = f"[{host}]" if ":" in host else host
+    return Route(f"{shown}:{port}", (Host(host, port),), operator=True)
 
 
 def mx_route(domain: str, records: Sequence[Mx], port: int, own: Collection[str] = ()) -> Route | NoMail:
@@ -191,8 +194,12 @@ class Routes:
 
 
 def _is_host(name: str) -> bool:
-    """Whether it is a name with at least two labels, and not an address."""
-    if "." not in name.strip(".") or name.startswith("["):
+    """Whether it is a host name with at least two labels (5321 §2.3.5), and not an address.
+
+    DNS allows any character in a label. A host called `google/mx.example` would have a destination that seems to belong to a provider.
+    """
+    labels = name.split(".")
+    if len(labels) < 2 or not all(label and _LABEL.issuperset(label) for label in labels):
         return False
     try:
         ipaddress.ip_address(name)

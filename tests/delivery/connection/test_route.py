@@ -30,12 +30,16 @@ def names() -> Names:
         "mixed.example": [(0, ""), (10, "a.mx.example")],
         "literal.example": [(10, "192.0.2.1"), (20, "localhost"), (30, "a.mx.example")],
         "unusable.example": [(10, "192.0.2.1"), (20, "mx")],
+        "strange.example": [(10, "google/mx.evil.example"), (20, "pool@a.mx.example"), (30, "*.example"), (40, "mx..x")],
+        "partly.example": [(10, "google/mx.evil.example"), (20, "\\@.mx.example"), (30, "a_1.MX-2.example")],
         "doubled.example": [(20, "a.mx.example"), (10, "a.mx.example")],
         "servfail.example": "nameserver 192.0.2.53 answered SERVFAIL",
         "loop.example": [(10, "a.mx.example"), (20, "us.example"), (30, "b.mx.example")],
         "ours.example": [(10, "us.example"), (20, "b.mx.example")],
     }
-    found.hosts = {"implicit.example": ["192.0.2.9"], "empty.example": [], "lost.example": "timeout"}
+    strange = ("google/implicit.example", "pool@implicit.example", "*.example")
+    found.hosts = {name: ["192.0.2.9"] for name in ("implicit.example", *strange)}
+    found.hosts |= {"empty.example": [], "lost.example": "timeout"}
     return found
 
 
@@ -52,9 +56,13 @@ def test_mx_hosts_by_preference_and_one_name_for_the_set() -> None:
     [
         ("null.example", "556 5.1.10"),
         ("unusable.example", "550 5.4.4"),
+        ("strange.example", "550 5.4.4"),
         ("nowhere.example", "550 5.1.2"),
         ("empty.example", "550 5.1.2"),
         ("ours.example", "554 5.4.6"),
+        ("google/implicit.example", "550 5.1.2"),
+        ("pool@implicit.example", "550 5.1.2"),
+        ("*.example", "550 5.1.2"),
         ("[192.0.2.1]", "550 5.1.2"),
         ("[IPv6:2001:db8::1]", "550 5.1.2"),
         ("192.0.2.1", "550 5.1.2"),
@@ -73,6 +81,7 @@ def test_domains_that_accept_no_mail(domain: str, reply: str) -> None:
     [
         ("mixed.example", ["a.mx.example"]),
         ("literal.example", ["a.mx.example"]),
+        ("partly.example", ["a_1.MX-2.example"]),
         ("doubled.example", ["a.mx.example"]),
         ("loop.example", ["a.mx.example"]),
         ("implicit.example", ["implicit.example"]),
@@ -102,7 +111,8 @@ def test_operator_routes_come_before_dns() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["127.0.0.1:25", "http://x", "smtp://", "smtp://user:secret@host", "smtp://host/path", "smtp://host:port"]
+    "target",
+    ["127.0.0.1:25", "http://x", "smtp://", "smtp://user:secret@host", "smtp://host/path", "smtp://host:port", "smtp://*", "smtp://a b"],
 )
 def test_bad_route_settings_are_refused(target: str) -> None:
     with pytest.raises(ValueError):
@@ -135,6 +145,15 @@ def test_hosts_are_ordered_by_preference_and_come_once(records: list[tuple[int, 
     best = {f"{host}.mx.example": min(p for p, h in records if h == host) for _, host in records}
     assert {host.name: host.preference for host in ordered} == best
     assert route.destination == " ".join(sorted(best))
+
+
+@given(st.lists(st.text(st.characters() | st.sampled_from("a./@* ")).map(lambda name: f"{name}.example"), min_size=1, max_size=5))
+def test_no_host_name_looks_like_a_provider_or_a_pool(names: list[str]) -> None:
+    """Otherwise its owner would share the limits and pauses of a provider."""
+    route = mx_route("x.example", [Mx(10, name) for name in names], 25)
+    if isinstance(route, Route):
+        assert not set(route.destination) & set("/@*")
+        assert route.destination.split(" ") == sorted(host.name for host in route.hosts)
 
 
 def test_equal_preferences_are_shuffled() -> None:
