@@ -311,11 +311,11 @@ class Attempts:
         try:
             try:
                 settle = lambda: self._settling.settle(settlement)  # noqa: E731
-                await pace.keep_trying_after(error, self._clock, "settling", settle, _rejected)
+                await pace.keep_trying_after(error, self._clock, "settling", settle, pace.rejected)
             except (DataRejected, StatementFailed) as rejection:
                 self.log.error("the outcome of {email_id} was rejected: {error}", email_id=transaction.email_id, error=str(rejection))
                 plain = attrs.evolve(settlement, attempt=None, outcomes=tuple(_plain(each) for each in settlement.outcomes))
-                await pace.keep_trying(self._clock, "settling", lambda: self._settling.settle(plain), _rejected)
+                await pace.keep_trying(self._clock, "settling", lambda: self._settling.settle(plain), pace.rejected)
         except Exception:
             self.log.failure("the outcome of {email_id} cannot be written", email_id=transaction.email_id)
             self._leases.return_unsent(transaction, _NOT_WRITTEN)
@@ -374,11 +374,6 @@ def _refusals(result: Result) -> tuple[Reply, ...]:
     """Each distinct refusal once."""
     refusals = [reply for reply in (result.sender, *result.recipients, result.final) if reply is not None and reply.code >= 400]
     return tuple({str(reply): reply for reply in refusals}.values()) if refusals else ()
-
-
-def _rejected(error: Exception) -> bool:
-    """The database would reject it again."""
-    return isinstance(error, DataRejected | StatementFailed)
 
 
 def _installation_error(error: BaseException) -> str | None:

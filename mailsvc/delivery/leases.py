@@ -11,18 +11,22 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from twisted.logger import Logger
+
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
 from mailsvc.delivery.tasks import Tasks
-from mailsvc.delivery.transaction import Key, Transaction
+from mailsvc.delivery.transaction import Key, Transaction, domain_of
 from mailsvc.store.broadcasts.personal import PersonalEmail
 from mailsvc.store.mail.accept import NewEmail
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.mail.values import in_memory
+from mailsvc.store.postgres.errors import DataRejected, StatementFailed
 from mailsvc.store.queue.claims import Claimed, Queue
 
 _WITH_CLAIM = 1 << 20  # bytes of messages that one claim may bring
+_REJECTED = timedelta(minutes=1)  # before mail is claimed again whose destination the database rejected
 _MOST = 0.75  # of the new emails of a claim: reading the others one by one then costs less than bringing all of them
 
 
@@ -31,6 +35,8 @@ class LeaseBook:
 
     `wake` causes a look at the queue.
     """
+
+    log = Logger()
 
     def __init__(
         self, clock: Any, queue: Queue, tasks: Tasks, wake: Callable[[], None], memory: MemoryBudget, recent: RecentMessages
@@ -102,18 +108,40 @@ class LeaseBook:
         for transaction in transactions:
             leases.setdefault(transaction.lease, []).append(transaction)
         for lease, found in leases.items():
-            keys = [key for transaction in found for key in transaction.keys]
-
-            async def release(keys: list[Key] = keys, lease: int = lease) -> None:
-                await self._queue.release(keys, lease, destination=destination, next_at=next_at)
-
-            await pace.keep_trying(self._clock, "giving leases back", release)
+            await self._release(found, lease, destination, next_at)
             for transaction in found:
                 if isinstance(transaction.body, bytes):
                     self._recent.keep(transaction.email_id, transaction.body, transaction.envelope)
                 self.remove(transaction)
         if transactions and destination is not None:
             self._wake()
+
+    async def _release(self, transactions: Sequence[Transaction], lease: int, destination: str | None, next_at: datetime | None) -> None:
+        """If the database rejects the destination, the rows wait under their bare domains. Otherwise, they would be leased for ever."""
+        keys = [key for transaction in transactions for key in transaction.keys]
+
+        async def release() -> None:
+            await self._queue.release(keys, lease, destination=destination, next_at=next_at)
+
+        try:
+            await pace.keep_trying(self._clock, "giving leases back", release, pace.rejected)
+        except (DataRejected, StatementFailed) as error:
+            self.log.error("{count} recipients are queued by domain, not by destination: {error}", count=len(keys), error=str(error))
+            soonest = pace.now(self._clock) + _REJECTED
+            later = soonest if next_at is None else max(soonest, next_at)
+            await self._release_by_domain(transactions, lease, later)
+
+    async def _release_by_domain(self, transactions: Sequence[Transaction], lease: int, next_at: datetime) -> None:
+        keys_by_domain: dict[str, list[Key]] = {}
+        for transaction in transactions:
+            for row in transaction.recipients:
+                keys_by_domain.setdefault(domain_of(row.address), []).append((row.email_id, row.recipient))
+        for domain, keys in keys_by_domain.items():
+
+            async def release(domain: str = domain, keys: list[Key] = keys) -> None:
+                await self._queue.release(keys, lease, destination=domain, next_at=next_at)
+
+            await pace.keep_trying(self._clock, "giving leases back", release)
 
     def return_unsent(self, transaction: Transaction, pause: float = 0.0) -> None:
         """Give back one mail in the background; it is not claimed again for `pause` seconds."""

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
+from mailsvc.store.postgres.errors import DataRejected, StatementFailed
 
 T = TypeVar("T")
 _log = Logger()
@@ -26,6 +27,11 @@ def sleep(clock: Any, seconds: float) -> Deferred[None]:
     waiting: Deferred[None] = Deferred(lambda _: call.cancel())
     call = clock.callLater(seconds, waiting.callback, None)
     return waiting
+
+
+def rejected(error: Exception) -> bool:
+    """Whether the database would reject the same again."""
+    return isinstance(error, DataRejected | StatementFailed)
 
 
 def _never(error: Exception) -> bool:

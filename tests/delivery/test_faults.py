@@ -96,6 +96,26 @@ def test_an_unavailable_database_loses_no_outcome_and_nothing_is_sent_twice() ->
     assert len(server.mails) == 1
 
 
+def test_mail_whose_destination_is_rejected_is_queued_under_its_domain_and_tried_again() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    key, release = rig.store.add(1, "bob@example.com"), rig.store.release
+
+    async def rejects(*args: Any, destination: str | None = None, **others: Any) -> None:
+        if destination == "mx.example.com":
+            raise StatementFailed("54000", "index row size 5096 exceeds btree version 4 maximum 2704")
+        await release(*args, destination=destination, **others)
+
+    rig.store.release = rejects  # type: ignore[method-assign]
+    rig.start().run(3)
+    row = rig.store.rows[key]
+    assert (row.lease, row.leased.destination) == (None, "example.com")
+    assert rig.store.calls["claim"] == 1
+    rig.store.release = release  # type: ignore[method-assign]
+    rig.run(120)
+    assert rig.store.rows == {} and len(server.mails) == 1
+
+
 def test_delivery_continues_after_the_queue_was_unavailable() -> None:
     rig = DeliveryRig()
     server = rig.server("example.com", "1.1.1.1")

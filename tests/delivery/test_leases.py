@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import attrs
 import pytest
 import pytest_twisted
+from twisted.internet.defer import Deferred
 
+from mailsvc.clock import utc
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
 from mailsvc.delivery.leases import LeaseBook
+from mailsvc.delivery.transaction import from_rows
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.spooled import Spooled
+from mailsvc.store.postgres.errors import StatementFailed
 from mailsvc.store.queue.claims import Claimed, Leased
+from tests.delivery.fakes import START, clock_at
 from tests.store.fixtures import ACCOUNT, NOW, email
 
 DOMAIN = UUID(int=7)
@@ -72,3 +78,24 @@ async def test_a_file_that_is_not_claimed_is_forgotten() -> None:
     assert UUID(int=1) in leases._recent
     await leases.forget_files()
     assert UUID(int=1) not in leases._recent
+
+
+@pytest.mark.parametrize("destination", [None, "another"])
+def test_leases_end_although_the_database_rejects_a_destination(destination: str | None) -> None:
+    released: list[tuple[Any, ...]] = []
+
+    class Rejecting:
+        async def release(self, keys: Any, lease: int, *, destination: str | None, next_at: datetime | None) -> None:
+            if destination in (None, "another"):
+                raise StatementFailed("54000", "index row size 5096 exceeds btree version 4 maximum 2704")
+            released.append((keys, lease, destination, next_at))
+
+    clock, unused = clock_at(START), Any
+    leases = LeaseBook(clock, Rejecting(), unused, lambda: None, MemoryBudget(1 << 20), RecentMessages(1 << 20))  # type: ignore[arg-type]
+    rows = [attrs.evolve(row(1), recipient=number, address=f"a@{domain}") for number, domain in enumerate(("One.example", "two.example"))]
+    [transaction] = from_rows(rows, 7, 100)
+    leases.add(transaction)
+    Deferred.fromCoroutine(leases.give_back([transaction], destination))
+    later = utc(clock) + timedelta(minutes=1)
+    assert released == [([(UUID(int=1), 0)], 7, "one.example", later), ([(UUID(int=1), 1)], 7, "two.example", later)]
+    assert leases.held == set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from mailsvc.net.dns import Mx, NxDomain, Resolver, Temporary
 _KEPT = 300.0  # seconds; the resolver caches answers for their TTL as well
 _KEPT_FAILURE = 15.0
 _NAMED = 20  # hosts in the name of a destination
+_LONGEST = 1000  # characters of that name. With provider, pool and region, it must fit into a row of an index (2704 bytes)
+_DIGEST = 32  # characters that stand for the hosts that do not fit
 _MOST_HOSTS = 200  # of a destination. How many are tried for one connection: connect.
 _LABEL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")  # 5321 §4.1.2, and "_", which some hosts have
 _SEPARATORS = frozenset("/@* ")  # in the names of destinations and holds: of the provider, the pool and hosts, and for everything
@@ -109,7 +112,16 @@ def mx_route(domain: str, records: Sequence[Mx], port: int, own: Collection[str]
     best = {record.host: record.preference for record in reversed(usable)}
     hosts = [Host(name, port, preference) for name, preference in best.items()]
     hosts = sorted(hosts, key=lambda host: (host.preference, host.name))[:_MOST_HOSTS]
-    return Route(" ".join(sorted(host.name for host in hosts[:_NAMED])), tuple(hosts))
+    return Route(_name(hosts[:_NAMED]), tuple(hosts))
+
+
+def _name(hosts: Iterable[Host]) -> str:
+    """The name of a set of hosts, whose own names contain no separators (`_is_host`)."""
+    whole = " ".join(sorted(host.name for host in hosts))
+    if len(whole) <= _LONGEST:
+        return whole
+    shown = whole[: _LONGEST - _DIGEST - 1].rpartition(" ")[0]
+    return f"{shown} +{sha256(whole.encode()).hexdigest()[:_DIGEST]}"
 
 
 class Routes:
@@ -190,7 +202,8 @@ class Routes:
             return NoMail(f"550 5.1.2 The domain {domain} has neither a mail exchanger nor an address")
         if domain in self._own:
             return NoMail(f"554 5.4.6 Mail for {domain} would loop back to this server")
-        return Route(domain, (Host(domain, self._port),), authenticated=found.authenticated)
+        hosts = (Host(domain, self._port),)
+        return Route(_name(hosts), hosts, authenticated=found.authenticated)
 
 
 def _is_host(name: str) -> bool:

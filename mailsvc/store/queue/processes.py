@@ -48,9 +48,11 @@ END = """
     UPDATE processes SET ended_at = clock_timestamp()
     WHERE ended_at IS NULL AND (id = ANY (%s::bigint[]) OR heartbeat_at < clock_timestamp() - make_interval(secs => %s))
 """
-# Of all ended processes, not only those ended just now: a commit that was in progress then may have come later.
+# Of all ended processes, not only those ended just now: a commit that was in progress then may have come later. Older
+# releases stored destinations with a lease that do not fit into the index queue_ready: such mail waits under its domain.
 FREE = f"""
-    UPDATE queue q SET lease = NULL, region = {REGION_NOW}
+    UPDATE queue q SET lease = NULL, region = {REGION_NOW},
+        destination = CASE WHEN length(destination) > 2000 THEN rtrim(lower(regexp_replace(address, '^.*@', '')), '.') ELSE destination END
     FROM (
         SELECT email_id, recipient FROM queue WHERE lease IS NOT NULL AND lease IN (SELECT id FROM processes WHERE ended_at IS NOT NULL)
         ORDER BY email_id, recipient FOR UPDATE SKIP LOCKED

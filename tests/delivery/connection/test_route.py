@@ -156,6 +156,17 @@ def test_no_host_name_looks_like_a_provider_or_a_pool(names: list[str]) -> None:
         assert route.destination.split(" ") == sorted(host.name for host in route.hosts)
 
 
+def test_many_long_host_names_make_a_destination_that_fits_into_an_index() -> None:
+    names = [f"{number:02}{'x' * 58}.{'y' * 63}.{'z' * 63}.mx.example" for number in range(20)]
+    route = mx_route("x.example", [Mx(10, name) for name in names], 25)
+    again = mx_route("x.example", [Mx(20, name) for name in reversed(names)], 25)
+    other = mx_route("x.example", [Mx(10, name) for name in [*names[:-1], "zz.mx.example"]], 25)
+    assert isinstance(route, Route) and isinstance(again, Route) and isinstance(other, Route)
+    assert len(route.destination) <= 1000 and len(route.hosts) == 20
+    assert route.destination.startswith(" ".join(names[:4]) + " +")
+    assert route.destination == again.destination != other.destination
+
+
 def test_equal_preferences_are_shuffled() -> None:
     route = mx_route("x.example", [Mx(10, f"{host}.mx.example") for host in "abcdef"], 25)
     assert isinstance(route, Route)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timedelta
+from hashlib import sha512
 from typing import Any
 
 import attrs
 import pytest
 import pytest_twisted
 
+from mailsvc.delivery.connection.route import Route, mx_route
+from mailsvc.delivery.shaping import destination_name, pooled
+from mailsvc.net.dns import Mx
 from mailsvc.outcome import Deferred
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
@@ -113,6 +117,21 @@ async def test_a_claim_does_not_include_recipients_that_are_not_due(store: Store
     await store.claim()
     await store.settle(mail, Deferred("later", NOW), Deferred("much later", NOW + MINUTE))
     assert keys(await store.claim(limit=1)) == {(mail.email_id, 0)}
+
+
+@pytest_twisted.ensureDeferred
+async def test_mail_to_many_hosts_with_long_names_is_queued_and_moved(store: StoreRig) -> None:
+    """Rows of an index are limited; these names cannot be compressed."""
+    digests = [sha512(bytes([number])).hexdigest() for number in range(40)]
+    names = [f"{one[:60]}.{one[60:]}.{other[:60]}.{other[60:]}.mx.example" for one, other in zip(digests[::2], digests[1::2], strict=True)]
+    route = mx_route("example.net", [Mx(10, name) for name in names], 25)
+    assert isinstance(route, Route)
+    destination = pooled(destination_name("p" * 64, route.destination), "x" * 32)
+    queued, moved = email(recipients=(NewRecipient("a@example.net", destination, False),)), email("a@example.net")
+    await store.accept(queued, moved)
+    await store.claim("example.net")
+    await store.queue.release([(moved.email_id, 0)], store.lease, destination=destination)
+    assert keys(await store.claim(destination)) == {(queued.email_id, 0), (moved.email_id, 0)}
 
 
 @pytest_twisted.ensureDeferred

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from hashlib import sha512
 from typing import Any
 from uuid import UUID
 
@@ -160,6 +161,19 @@ async def test_a_silent_process_loses_its_leases(pool: Pool, owner: Owner, make:
     assert owner.freed == [3]
     assert await owner.registration.take_over() == 0
     assert owner.freed == [3]
+
+
+@pytest_twisted.ensureDeferred
+async def test_leases_end_although_a_destination_is_too_long_to_be_queued(pool: Pool, owner: Owner, make: Any) -> None:
+    """Older releases stored such names with a lease."""
+    silent = make()
+    lease = await silent.start("delivery")
+    await enqueue(pool, lease, "queued", "queued")
+    hosts = " ".join(f"{sha512(bytes([number])).hexdigest()}.example" for number in range(30))
+    await pool.run("UPDATE queue SET destination = %s, address = '\"@\"@Example.test' WHERE email_id = %s", (hosts, UUID(int=0)))
+    await silence(pool, lease)
+    assert await owner.registration.take_over() == 2
+    assert await pool.rows("SELECT destination, lease FROM queue") == [("example.test", None)] * 2
 
 
 @pytest_twisted.ensureDeferred
