@@ -8,7 +8,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery.admission.holds import FORGOTTEN, Holds
 from mailsvc.delivery.lanes import Lanes
-from mailsvc.delivery.leases import LeaseBook
+from mailsvc.delivery.leases import LOST, LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.passing.handed_over import HandedOver
 from mailsvc.delivery.process_queue import ProcessQueue
@@ -16,7 +16,7 @@ from mailsvc.delivery.transaction import Key
 from mailsvc.store.queue.holds import EVERYTHING
 
 _AT_ONCE = 500  # rows
-_EXPIRY_EVERY, _LOST_EVERY, _FILES_EVERY, _FORGET_EVERY = 10.0, 30.0, 30.0, 3600.0  # seconds
+_EXPIRY_EVERY, _LOST_EVERY, _FILES_EVERY, _FORGET_EVERY = 10.0, 20.0, 30.0, 3600.0  # seconds
 
 
 class Chores:
@@ -37,7 +37,7 @@ class Chores:
         self._limits, self._queue, self._holds = limits, queue, holds
         self._lanes, self._leases, self._handed_over, self._wake = lanes, leases, handed_over, wake
         self._due: dict[str, float] = {}
-        self._lost: set[Key] = set()  # leased rows that were not in memory at the last look
+        self._unknown: dict[tuple[Key, str], float] = {}  # leased rows that are not in memory, with their places, and since when
         self.expired = 0
 
     async def run(self) -> None:
@@ -83,10 +83,15 @@ class Chores:
         return count
 
     async def _find_lost(self) -> int:
-        """Give back rows leased by us that were not in memory twice in a row: the response to a commit was lost."""
-        unknown = set(await self._queue.leased()) - self._leases.held - self._handed_over.keys
-        lost, self._lost = unknown & self._lost, unknown
+        """Give back rows leased by us that have not been in memory for too long: the response to a commit was lost."""
+        lease = self._queue.lease
+        rows, now = await self._queue.leased(lease), self._queue.clock.seconds()
+        in_memory = self._leases.held | self._handed_over.keys
+        self._unknown = {each: self._unknown.get(each, now) for each in rows.items() if each[0] not in in_memory}
+        lost = [each for each, since in self._unknown.items() if now - since >= LOST]
         if lost:
             self.log.warn("{count} leases were lost track of and are given back to the queue", count=len(lost))
-            await self._queue.release(sorted(lost))
+            await self._queue.release([key for key, _ in lost], lease)
+            for each in lost:
+                del self._unknown[each]
         return 0

@@ -15,7 +15,7 @@ from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.connection.route import NoMail, Route
 from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.lanes import Lanes
-from mailsvc.delivery.leases import LeaseBook
+from mailsvc.delivery.leases import LOST, LeaseBook
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.tasks import Tasks
@@ -136,10 +136,14 @@ class Claiming:
         lease = self._queue.lease
         try:
             async with self._claims:
+                begun = self._queue.clock.seconds()
                 claimed = await self._queue.claim(wanted, lease, self._leases.claim_bytes)
         except BaseException:
             self._in_progress.difference_update(wanted)
             raise
+        if self._queue.clock.seconds() - begun >= LOST:  # its leases may have been given back
+            self._in_progress.difference_update(wanted)
+            return
         self._rows += len(claimed.rows)
         self._leases.keep_claimed(claimed)
         found: dict[str, list[Leased]] = {destination: [] for destination in wanted}

@@ -25,6 +25,9 @@ from mailsvc.store.mail.values import in_memory
 from mailsvc.store.postgres.errors import DataRejected, StatementFailed
 from mailsvc.store.queue.claims import Claimed, Queue
 
+# Seconds after which a leased row does not come into memory any more: the response to the statement that leased it arrives within 35 s, or
+# the connection is closed (store/postgres/connection).
+LOST = 38.0
 _WITH_CLAIM = 1 << 20  # bytes of messages that one claim may bring
 _REJECTED = timedelta(minutes=1)  # before mail is claimed again whose destination the database rejected
 _MOST = 0.75  # of the new emails of a claim: reading the others one by one then costs less than bringing all of them

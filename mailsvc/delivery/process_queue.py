@@ -37,11 +37,11 @@ class ProcessQueue:
     def claim(self, wanted: Mapping[str, int], lease: int, message_bytes: int) -> Awaitable[Claimed]:
         return self.store.claim(self.region, wanted, pace.now(self.clock), lease, message_bytes)
 
-    def leased(self) -> Awaitable[list[Key]]:
-        return self.store.leased(self.lease)
+    def leased(self, lease: int) -> Awaitable[dict[Key, str]]:
+        return self.store.leased(lease)
 
-    def release(self, keys: Sequence[Key]) -> Awaitable[None]:
-        return self.store.release(keys, self.lease)
+    def release(self, keys: Sequence[Key], lease: int) -> Awaitable[None]:
+        return self.store.release(keys, lease)
 
     def release_scheduled(self, limit: int) -> Awaitable[int]:
         return self.store.release_scheduled(pace.now(self.clock), limit)

@@ -50,6 +50,7 @@ class Row:
     next_at: datetime
     lease: int | None = None
     reason: str | None = None
+    place: int = 0  # another one after each change
 
 
 def clock_at(seconds: float) -> Clock:
@@ -134,7 +135,7 @@ class Store:
             ]
             ready.sort(key=lambda row: (row.leased.bulk, row.next_at, row.leased.email_id, row.leased.recipient))
             for row in ready[:limit]:
-                row.lease = lease
+                row.lease, row.place = lease, row.place + 1
             claimed += [row.leased for row in ready[:limit]]
         bodies = {row.email_id: self.bodies.get(row.email_id, MESSAGE) for row in claimed if message_bytes and row.attempts == 0}
         along = {email: (body, self.envelopes.get(email, EMPTY)) for email, body in bodies.items() if isinstance(body, bytes)}
@@ -147,13 +148,13 @@ class Store:
         for key in keys:
             row = self.rows.get(key)
             if row is not None and row.lease == lease:
-                row.lease = None
+                row.lease, row.place = None, row.place + 1
                 row.leased = attrs.evolve(row.leased, destination=destination or row.leased.destination)
                 row.next_at = next_at or row.next_at
 
-    async def leased(self, lease: int) -> list[tuple[UUID, int]]:
+    async def leased(self, lease: int) -> dict[tuple[UUID, int], str]:
         self._call("leased")
-        return [key for key, row in self.rows.items() if row.lease == lease]
+        return {key: str(row.place) for key, row in self.rows.items() if row.lease == lease}
 
     async def release_scheduled(self, now: datetime, limit: int) -> int:
         self._call("release_scheduled")
@@ -223,7 +224,7 @@ class Store:
                     row.leased, attempts=row.leased.attempts + 1, status=status, faults=row.leased.faults + each.fault,
                     host=(tried and tried.host) or row.leased.host, source=(tried and tried.source) or row.leased.source,
                 )  # fmt: skip
-                row.next_at, row.lease, row.reason = each.outcome.next_at, None, each.outcome.reason
+                row.next_at, row.lease, row.reason, row.place = each.outcome.next_at, None, each.outcome.reason, row.place + 1
             else:
                 del self.rows[key]
         if settlement.signature is not None and done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.task import deferLater
 
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed
@@ -185,6 +186,40 @@ def test_lost_leases_go_back_to_the_queue() -> None:
     assert server.mails == []
     rig.run(60)
     assert len(server.mails) == 1
+
+
+def test_a_row_that_was_leased_again_is_not_lost() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    key = rig.store.add(1, "bob@example.com", lease=rig.process.id)
+    rig.start().run(30)
+    rig.store.rows[key].place += 1  # given back and claimed; the answer is on its way
+    rig.run(30)
+    assert server.mails == []
+    rig.run(30)
+    assert len(server.mails) == 1
+
+
+@pytest.mark.parametrize("seconds", [10.0, 37.0, 70.0])
+@pytest.mark.parametrize("begun", [0, 7, 14])
+def test_a_claim_that_is_answered_late_gets_nothing_sent_twice(seconds: float, begun: int) -> None:
+    """Its leases may have been given back. While a look at the queue claims, nobody looks for lost leases; this claim fills up a lane."""
+    rig = DeliveryRig(window=4)
+    server = rig.server("example.com", "1.1.1.1")
+    claim = rig.store.claim
+
+    async def late(*args: Any) -> Any:
+        claimed = await claim(*args)
+        if rig.store.calls["claim"] == 3:  # the first one finds out where the mail goes
+            await deferLater(rig.clock, seconds)
+        return claimed
+
+    rig.start().run(begun)
+    rig.store.claim = late  # type: ignore[method-assign]
+    for identity in range(30):
+        rig.store.add(identity, "bob@example.com")
+    rig.run(300.0)
+    assert len(server.mails) == 30 and rig.store.rows == {} and rig.delivery.emails == 0
 
 
 def test_a_process_that_was_replaced_sends_nothing_under_its_old_leases() -> None:

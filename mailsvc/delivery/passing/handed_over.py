@@ -27,7 +27,7 @@ from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.mail.values import NewRecipient, in_memory
 
 # Seconds from the hand-off in which this process must hear of the email, and of its commit. Leases that it does not know about are given
-# back after 30 s (delivery/chores): an email that it hears of later may be with somebody else.
+# back after 38 s (delivery/chores): an email that it hears of later may be with somebody else.
 LATE = 20.0
 _COMMITTING = 1.0  # seconds that the commit of a process that has ended may take
 
@@ -168,7 +168,7 @@ class HandedOver:
         return []
 
     def dropped(self, email_id: UUID) -> None:
-        """It is not in the queue, or it is given back by whoever put it there."""
+        """It is not in the queue, or its leases will be found without it (delivery/chores)."""
         self._leases.forget_passed(email_id)
         waiting = self._waiting.pop(email_id, None)
         if waiting is not None:

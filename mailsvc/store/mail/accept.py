@@ -12,9 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred, DeferredLock, DeferredSemaphore
-from twisted.internet.task import deferLater
-from twisted.logger import Logger
+from twisted.internet.defer import Deferred, DeferredLock, DeferredSemaphore
 
 from mailsvc.clock import unix, utc
 from mailsvc.store.encryption.body_keys import BodyKeys
@@ -36,7 +34,7 @@ from mailsvc.store.mail.values import (
 from mailsvc.store.people.audit import write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.detach import detached
-from mailsvc.store.postgres.errors import StoreError, Unavailable
+from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.idle import Idle
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.shared_commits import SharedCommits
@@ -59,9 +57,6 @@ MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
 LARGE = 2  # submissions with large messages at a time: one is written while another is committed
 OVERHEAD = 1024  # bytes that an email counts for besides its message
-RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing after the connection was lost
-
-RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND lease = ANY (%s::bigint[])"
 
 
 class Acceptance:
@@ -71,8 +66,6 @@ class Acceptance:
     other small messages are compressed. `pace`: what to await before a submission of so many emails, if anything (runtime/pacing).
     `writing` is called in the turn of the reactor after a write of these emails began.
     """
-
-    log = Logger()
 
     def __init__(
         self,
@@ -101,7 +94,8 @@ class Acceptance:
     async def accept(self, submission: Submission) -> AcceptResult:
         """Commit `submission`, or return what its idempotency key was used for. Raises a StoreError if it may not have been committed.
 
-        If the caller is cancelled, the commit still completes, and recipients inserted with a lease are returned to the queue.
+        If the caller is cancelled, the commit still completes. In both cases, recipients may have been inserted with a lease that nobody
+        uses. Only the process with that number can free them (delivery/chores): it may have done so, and have claimed them again.
         """
         if any(email.encrypted for email in submission.emails):
             submission = await self._with_cipher(submission)
@@ -110,15 +104,7 @@ class Acceptance:
         claim = _claim(submission)
         if claim is not None and claim.identity in self._running:
             return InProgress()
-        try:
-            return await self._begin(submission, claim)
-        except CancelledError:
-            self._reclaim(submission)
-            raise
-        except Unavailable as error:
-            if error.unknown:
-                self._reclaim(submission)
-            raise
+        return await self._begin(submission, claim)
 
     async def recall(self, submission: Submission) -> AcceptResult | None:
         """The result for a submission whose key was used before or is in use; None if it is new."""
@@ -206,22 +192,6 @@ class Acceptance:
             for (n, _), answer in zip(keyed, found, strict=True):
                 answers[n] = answer
         return answers
-
-    def _reclaim(self, submission: Submission) -> None:
-        """It may have been committed. If so, nobody sends the recipients that were inserted with a lease: free them."""
-        leased = [(e.email_id, e.lease) for e in submission.emails if e.lease is not None and any(r.leased for r in e.recipients)]
-        if leased:
-            Deferred.fromCoroutine(self._free_leases(*zip(*leased, strict=True))).addErrback(
-                lambda failure: self.log.failure("freeing leases failed", failure=failure)
-            )
-
-    async def _free_leases(self, email_ids: tuple[UUID, ...], leases: tuple[int, ...]) -> None:
-        for pause in RECLAIM_AFTER:
-            await deferLater(self._clock, pause)
-            try:
-                await self._pool.run(RECLAIM, (list(email_ids), list(set(leases))))
-            except StoreError as error:
-                self.log.info("could not free leases yet: {reason}", reason=str(error))
 
 
 def _claim(submission: Submission) -> Claim | None:

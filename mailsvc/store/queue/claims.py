@@ -165,9 +165,13 @@ class Queue:
         held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
         await self._pool.run(claims_sql.BY_INDEX + claims_sql.RELEASE_PAUSED, (*held, account_id, now, lease))
 
-    async def leased(self, lease: int) -> list[tuple[UUID, int]]:
-        """All recipients leased by `lease`, so that its holder can find leases it has lost track of."""
-        return [(email_id, recipient) for email_id, recipient in await self._pool.rows(claims_sql.LEASED, (lease,))]
+    async def leased(self, lease: int) -> dict[tuple[UUID, int], str]:
+        """All recipients leased by `lease`, so that its holder can find leases it has lost track of.
+
+        With the position of each row, which changes when it is freed and leased again.
+        """
+        rows = await self._pool.rows(claims_sql.LEASED, (lease,))
+        return {(email_id, recipient): place for email_id, recipient, place in rows}
 
     async def release_scheduled(self, now: datetime, limit: int = 500) -> int:
         """Queue up to `limit` due scheduled emails, with an event `email.sent` each. Returns their number.

@@ -70,7 +70,7 @@ FROM given g
 WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM %s
 """
 
-LEASED = "SELECT email_id, recipient FROM queue WHERE lease = %s"
+LEASED = "SELECT email_id, recipient, ctid::text FROM queue WHERE lease = %s"
 
 DUE_SCHEDULES = statement("mailsvc.store.queue", "release_scheduled")
 

@@ -127,7 +127,7 @@ def test_what_is_not_committed_leaves_nothing() -> None:
     assert not rig.at_rest and frame.email_id in rig.delivery._leases._recent
     rig.handed_over.dropped(frame.email_id)
     assert rig.at_rest and frame.email_id not in rig.delivery._leases._recent
-    rig.stored(frame)  # it may have been committed: who accepted it frees the lease
+    rig.stored(frame)  # it may have been committed: the lease is found later
     rig.handed_over.committed([Committed(frame.email_id)])
     rig.run(1.0)
     assert rig.sent(1) == [0]

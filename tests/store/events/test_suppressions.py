@@ -68,7 +68,7 @@ async def test_suppressed_recipients_are_never_leased(store: StoreRig) -> None:
     [accepted] = await store.accept(mail)
     assert isinstance(accepted, Accepted)
     assert [each.leased for each in accepted.left(mail).recipients] == [False, True]
-    assert await store.queue.leased(store.lease) == [(mail.email_id, 1)]
+    assert list(await store.queue.leased(store.lease)) == [(mail.email_id, 1)]
 
 
 @pytest_twisted.ensureDeferred
