@@ -308,9 +308,13 @@ class Attempts:
 
     async def _settle_later(self, transaction: Transaction, settlement: Settlement, error: Exception) -> bool:
         """Retry. If the database rejects the server's texts, settle in plain ASCII and without the attempt."""
+
+        async def settle() -> None:
+            if self._leases.has(transaction):  # otherwise it was written, and a recipient that is retried was claimed again
+                await self._settling.settle(settlement)
+
         try:
             try:
-                settle = lambda: self._settling.settle(settlement)  # noqa: E731
                 await pace.keep_trying_after(error, self._clock, "settling", settle, pace.rejected)
             except (DataRejected, StatementFailed) as rejection:
                 self.log.error("the outcome of {email_id} was rejected: {error}", email_id=transaction.email_id, error=str(rejection))

@@ -86,7 +86,7 @@ class Chores:
         """Give back rows leased by us that have not been in memory for too long: the response to a commit was lost."""
         lease = self._queue.lease
         rows, now = await self._queue.leased(lease), self._queue.clock.seconds()
-        in_memory = self._leases.held | self._handed_over.keys
+        in_memory = self._leases.keys(lease) | self._handed_over.keys
         self._unknown = {each: self._unknown.get(each, now) for each in rows.items() if each[0] not in in_memory}
         lost = [each for each, since in self._unknown.items() if now - since >= LOST]
         if lost:

@@ -6,7 +6,7 @@ store/queue/processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from mailsvc.store.mail.accept import NewEmail
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.mail.values import in_memory
-from mailsvc.store.postgres.errors import DataRejected, StatementFailed
+from mailsvc.store.postgres.errors import DataRejected, StatementFailed, Unavailable
 from mailsvc.store.queue.claims import Claimed, Queue
 
 # Seconds after which a leased row does not come into memory any more: the response to the statement that leased it arrives within 35 s, or
@@ -47,11 +47,22 @@ class LeaseBook:
         self._clock, self._queue, self._tasks, self._wake = clock, queue, tasks, wake
         self.memory, self._recent = memory, recent
         self._in_memory = False  # most messages of the last claim were in memory: the next one need not bring any
-        self.held: set[Key] = set()  # every leased row that is in memory
+        self.held: dict[Key, Transaction] = {}  # every leased row that is in memory, with its latest claim
         self._personal: dict[UUID, PersonalEmail] = {}  # of claimed recipients that are not added yet
 
     def add(self, transaction: Transaction) -> None:
-        self.held.update(transaction.keys)
+        for key in transaction.keys:
+            other = self.held.get(key)
+            if other is None or other.lease <= transaction.lease:  # numbers of processes only grow
+                self.held[key] = transaction
+
+    def has(self, transaction: Transaction) -> bool:
+        """Whether it is not settled and no row of it was claimed again."""
+        return all((held := self.held.get(key)) is not None and held.claim is transaction.claim for key in transaction.keys)
+
+    def keys(self, lease: int) -> set[Key]:
+        """The rows in memory under this lease."""
+        return {key for key, transaction in self.held.items() if transaction.lease == lease}
 
     def add_claimed(self, transaction: Transaction) -> None:
         """The message is in memory if this process accepted it a moment ago, or if the claim brought it."""
@@ -65,7 +76,10 @@ class LeaseBook:
 
     def remove(self, transaction: Transaction) -> None:
         """Its outcome is settled, or its lease is gone."""
-        self.held.difference_update(transaction.keys)
+        for key in transaction.keys:
+            other = self.held.get(key)
+            if other is not None and other.claim is transaction.claim:  # otherwise it was claimed again meanwhile
+                del self.held[key]
         self.memory.release(transaction.charged)
         transaction.charged, transaction.body = 0, None
 
@@ -106,7 +120,7 @@ class LeaseBook:
     # Back to the queue
 
     async def give_back(self, transactions: Sequence[Transaction], destination: str | None = None, next_at: datetime | None = None) -> None:
-        """Give up leases, retrying until the database has done it. The rows move to `destination` if one is given."""
+        """Give up leases. The rows move to `destination` if one is given."""
         leases: dict[int, list[Transaction]] = {}
         for transaction in transactions:
             leases.setdefault(transaction.lease, []).append(transaction)
@@ -127,7 +141,7 @@ class LeaseBook:
             await self._queue.release(keys, lease, destination=destination, next_at=next_at)
 
         try:
-            await pace.keep_trying(self._clock, "giving leases back", release, pace.rejected)
+            await self._released(release, pace.rejected)
         except (DataRejected, StatementFailed) as error:
             self.log.error("{count} recipients are queued by domain, not by destination: {error}", count=len(keys), error=str(error))
             soonest = pace.now(self._clock) + _REJECTED
@@ -144,7 +158,7 @@ class LeaseBook:
             async def release(domain: str = domain, keys: list[Key] = keys) -> None:
                 await self._queue.release(keys, lease, destination=domain, next_at=next_at)
 
-            await pace.keep_trying(self._clock, "giving leases back", release)
+            await self._released(release)
 
     def return_unsent(self, transaction: Transaction, pause: float = 0.0) -> None:
         """Give back one mail in the background; it is not claimed again for `pause` seconds."""
@@ -159,5 +173,19 @@ class LeaseBook:
         async def release() -> None:
             await self._queue.release_paused(transaction.keys, transaction.lease, transaction.account_id, pace.now(self._clock))
 
-        await pace.keep_trying(self._clock, "giving leases back", release)
+        await self._released(release)
         self.remove(transaction)
+
+    async def _released(self, release: Callable[[], Awaitable[None]], final: Callable[[Exception], bool] = lambda error: False) -> None:
+        """Retry until the database has done it, but not if it may have: that could free a later claim. Chores find what is left.
+
+        Errors that are `final` are raised.
+        """
+        try:
+            await pace.keep_trying(self._clock, "giving leases back", release, lambda error: _unknown(error) or final(error))
+        except Unavailable as error:
+            self.log.info("it is not known whether leases were given back: {reason}", reason=str(error))
+
+
+def _unknown(error: Exception) -> bool:
+    return isinstance(error, Unavailable) and error.unknown

@@ -67,6 +67,7 @@ class Transaction:
     charged: int = 0  # bytes of `body` that count against the memory budget
     personal: PersonalEmail | None = attrs.field(default=None, repr=False)
     repeated: bool = False  # a reused connection turned out to be closed before it took this mail
+    claim: object = attrs.field(factory=object, repr=False)  # which leased it; the same in what is split off
 
     @property
     def keys(self) -> tuple[Key, ...]:

@@ -12,7 +12,7 @@ from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
-from tests.delivery.fakes import DeliveryRig, answered, number
+from tests.delivery.fakes import DeliveryRig, answered, number, taken
 
 # Our own faults
 
@@ -220,6 +220,65 @@ def test_a_claim_that_is_answered_late_gets_nothing_sent_twice(seconds: float, b
         rig.store.add(identity, "bob@example.com")
     rig.run(300.0)
     assert len(server.mails) == 30 and rig.store.rows == {} and rig.delivery.emails == 0
+
+
+def test_a_reply_to_an_attempt_under_an_old_lease_does_not_end_the_new_one() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    server.answer = lambda envelope: deferLater(rig.clock, 60.0 if len(server.mails) == 1 else 300.0, taken, envelope)
+    key = rig.store.add(1, "bob@example.com")
+    rig.start().run(20)
+    rig.process.id, rig.store.rows[key].lease = 8, None
+    rig.delivery.replaced(7, 8)
+    rig.run(400)
+    assert len(server.mails) == 2  # SMTP cannot take back the first one
+    assert [each.lease for each in rig.store.settled] == [7, 8] and len(rig.store.outcomes[key]) == 1
+    assert rig.delivery.emails == 0
+
+
+def test_leases_that_may_have_been_given_back_are_not_given_back_again() -> None:
+    """They may have been claimed again."""
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    server.answer = lambda envelope: deferLater(rig.clock, 12.0, taken, envelope)
+    release, calls = rig.store.release, rig.store.calls
+
+    async def doubtful(*args: Any, **changes: Any) -> None:
+        if server.mails:
+            await release(*args, **changes)
+        elif calls["release"]:
+            raise Unavailable("down")
+        else:
+            await release(*args, **changes)
+            raise Unavailable("lost", unknown=True)
+
+    rig.store.release = doubtful  # type: ignore[method-assign]
+    rig.store.add(1, "bob@example.com")  # it is given back once, to move to its destination
+    rig.start().run(60)
+    assert len(server.mails) == 1 and rig.store.rows == {} and rig.delivery.emails == 0
+
+
+def test_an_outcome_that_was_written_is_not_written_to_a_later_claim() -> None:
+    """The answer to the first settlement is lost, and others fail until the mail is sent again."""
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    server.answer = lambda envelope: answered(envelope, Reply(451, "later"))
+    key = rig.store.add(1, "bob@example.com")
+    settle, calls = rig.store.settle, rig.store.calls
+
+    async def doubtful(settlement: Any, expected: int | None = None) -> Any:
+        if calls["settle"] == 0:
+            await settle(settlement)
+            rig.store.rows[key].next_at = rig.store.now
+            server.answer = lambda envelope: deferLater(rig.clock, 30.0, taken, envelope)
+            raise Unavailable("lost", unknown=True)
+        if len(server.mails) < 2:
+            raise Unavailable("down")
+        return await settle(settlement)
+
+    rig.delivery.attempts._settling.settle = doubtful  # type: ignore[method-assign]
+    rig.start().run(120)
+    assert len(server.mails) == 2 and rig.store.rows == {} and rig.delivery.emails == 0
 
 
 def test_a_process_that_was_replaced_sends_nothing_under_its_old_leases() -> None:

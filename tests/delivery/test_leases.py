@@ -1,4 +1,7 @@
-"""The lease book: when the next claim brings messages. Its other work is tested through the service (test_dispatch)."""
+"""The lease book: which claim a recipient is held under, and when the next claim brings messages.
+
+Its other work is tested through the service (test_dispatch).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.clock import utc
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
 from mailsvc.delivery.leases import LeaseBook
-from mailsvc.delivery.transaction import from_rows
+from mailsvc.delivery.transaction import Transaction, from_rows
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.spooled import Spooled
 from mailsvc.store.postgres.errors import StatementFailed
@@ -41,6 +44,45 @@ def test_a_message_of_an_email_that_was_not_committed_is_forgotten() -> None:
     leases.forget_passed(UUID(int=1))
     leases.keep_claimed(Claimed([row(1)]))
     assert leases.claim_bytes > 0
+
+
+def claimed(lease: int, *recipients: int) -> Transaction:
+    [transaction] = from_rows([attrs.evolve(row(1), recipient=each) for each in recipients], lease, 100)
+    return transaction
+
+
+@pytest.mark.parametrize("lease", [7, 8])
+@pytest.mark.parametrize("first", [False, True])
+def test_only_the_latest_claim_removes_a_recipient(lease: int, first: bool) -> None:
+    leases = book()
+    old, new = claimed(7, 0, 1), claimed(lease, 1, 2)
+    leases.add(old)
+    leases.add(new)
+    assert not leases.has(old) and leases.has(new)
+    leases.remove(old if first else new)
+    assert leases.has(new) is first
+    leases.remove(new if first else old)
+    assert not leases.held
+
+
+def test_an_ended_lease_does_not_hide_the_current_one() -> None:
+    leases = book()
+    old, new = claimed(7, 0), claimed(8, 0)
+    leases.add(new)
+    leases.add(old)
+    assert leases.keys(7) == set() and leases.keys(8) == {(UUID(int=1), 0)}
+    leases.remove(old)
+    assert leases.has(new)
+
+
+def test_what_is_split_off_removes_its_own_recipients() -> None:
+    leases = book()
+    whole = claimed(7, 0, 1, 2)
+    leases.add(whole)
+    part = whole.split(whole.recipients[1:])
+    assert part is not None
+    leases.remove(part)
+    assert set(leases.held) == {(UUID(int=1), 0)} and leases.has(whole)
 
 
 @pytest.mark.parametrize(("here", "brings"), [(4, False), (3, False), (2, True), (0, True)])
