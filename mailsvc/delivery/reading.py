@@ -21,6 +21,8 @@ from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.settle import RecipientOutcome
 
 _LONGEST = 500  # characters of a server's text in a sentence
+_MESSAGE = ("data", "dot")  # stages in which a reply is about the message
+_LOCAL = frozenset("!#$%&*+-./=?^_{|}~")  # what an address can have before a part of it that looks like another one
 
 
 @attrs.frozen
@@ -62,6 +64,8 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
                 left_out.append(leased)
                 continue
             outcome = _replied(reply, stage, leased, host, moment, tls_failed)
+            if isinstance(outcome, Bounced) and outcome.suppress and not _about(leased, reply, stage, result):
+                outcome = attrs.evolve(outcome, suppress=False)
             if reply.code == 421:
                 trouble = _reason(host, reply, stage)
         elif result.sent_dot and result.final is None:
@@ -107,6 +111,26 @@ def _too_many(reply: Reply, stage: Stage) -> bool:
     """Too many recipients (5321 §4.5.3.1.10): 452, or 552 from old servers. A full mailbox has the enhanced code 4.2.2."""
     codes = (452, 552) if stage == "rcpt" else (452,) if stage == "ours" else ()
     return reply.code in codes and reply.enhanced in (None, "4.5.3", "5.5.3")
+
+
+def _about(leased: Leased, reply: Reply, stage: Stage, result: Result) -> bool:
+    """Whether a reply is about this recipient. A reply to the message is if it names the address, or if no other recipient was accepted."""
+    if stage not in _MESSAGE or sum(each in _MESSAGE for each in result.stages) == 1:
+        return True
+    return _names(reply.text.lower(), leased.address.lower())
+
+
+def _names(text: str, address: str) -> bool:
+    """Whether `text` contains this address, and not only as a part of another one."""
+    start = text.find(address)
+    while start >= 0:
+        end = start + len(address)
+        before, after = text[max(0, start - 1) : start], text[end : end + 2]
+        longer = after[:1].isalnum() or after[:1] in ("-", "_") or (after[:1] == "." and after[1:].isalnum())
+        if not (longer or before.isalnum() or before in _LOCAL):
+            return True
+        start = text.find(address, end)
+    return False
 
 
 def _replied(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment, tls_failed: bool) -> Outcome:
