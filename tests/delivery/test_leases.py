@@ -140,4 +140,4 @@ def test_leases_end_although_the_database_rejects_a_destination(destination: str
     Deferred.fromCoroutine(leases.give_back([transaction], destination))
     later = utc(clock) + timedelta(minutes=1)
     assert released == [([(UUID(int=1), 0)], 7, "one.example", later), ([(UUID(int=1), 1)], 7, "two.example", later)]
-    assert leases.held == set()
+    assert not leases.held
