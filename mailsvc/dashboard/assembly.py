@@ -212,7 +212,8 @@ class Assembly:
         )
         passkeys = PasskeySignIn(context, authentication)
         second = SecondFactor(context, authentication, passkeys)
-        signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)
+        ramp = next(iter(self.settings.abuse.ramp), None)
+        signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, ramp)
         read_url = partial(urls.read, rules=self.fetcher.rules)
         account_providers = AccountProviders(self.fetcher, partial(unix, self.clock))
         notify_webhooks = partial(self.notify, "webhooks")
@@ -298,9 +299,6 @@ class Assembly:
     def uploader(self) -> Uploader:
         """Who may upload a file on a page."""
         return Uploader(self.sessions, self.base_url.startswith("https:"))
-
-    async def _new_account(self, name: str) -> Any:
-        return (await self.accounts.create(name, ramp=next(iter(self.settings.abuse.ramp), None))).id
 
 
 def _resource(section: Any) -> KleinResource:

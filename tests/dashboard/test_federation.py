@@ -13,12 +13,14 @@ import pytest
 import pytest_twisted
 from joserfc import jwk
 
+from mailsvc.clock import utc
 from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
 from mailsvc.dashboard.signin.providers import ProviderError, providers_of
 from mailsvc.net.fetch import Fetcher
 from mailsvc.net.urls import Rules
 from mailsvc.settings.identity_providers import SignIn
 from mailsvc.settings.reader import SettingsError
+from mailsvc.store.people.users import NewUser
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import Browser, DashboardRig, Loopback, Response, session
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
@@ -93,6 +95,21 @@ async def test_a_new_user_signs_up_and_signs_in_again(rig: DashboardRig, fake: F
     assert form["client_secret"] == SECRET and 43 <= len(form["code_verifier"]) <= 128
     rows = await rig.pool.rows("SELECT provider, subject, used_at IS NOT NULL FROM identities")
     assert rows == [(name, "1111", True)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_ticket_creates_one_user_and_stays_valid_while_it_has_not(rig: DashboardRig, fake: FakeProvider) -> None:
+    browser = rig.browser()
+    page = await through(browser, fake, "google")
+    await browser.get(page.location)
+    form = {"ticket": page.query["ticket"], "name": "Pat", "account": "Acme"}
+    await rig.pool.run("ALTER TABLE accounts RENAME TO away")
+    assert (await browser.post("/dashboard/sign-up/finish", form)).status >= 500
+    await rig.pool.run("ALTER TABLE away RENAME TO accounts")
+    assert (await browser.post("/dashboard/sign-up/finish", form)).location == "/dashboard"
+    other = NewUser("Other", None, None, ticket=(page.query["ticket"], utc(rig.clock)))
+    assert await rig.assembly.sessions.sign_up(None, "other@example.com", other, "Other", None, lambda *_: pytest.fail("two users")) is None
+    assert await rig.pool.rows("SELECT count(*) FROM accounts") == [(1,)]
 
 
 @pytest.mark.parametrize("name", ["google", "github"])

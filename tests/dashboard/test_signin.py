@@ -18,6 +18,7 @@ from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, DashboardRig, session
 
 SECURITY = "/dashboard/settings/security"
+ANN = "ann@example.com"
 
 
 async def with_app(browser: Browser) -> tuple[pyotp.TOTP, list[str]]:
@@ -377,3 +378,29 @@ async def test_reauthentication_offers_a_link_if_the_only_provider_does_not_say_
     rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     page = await browser.get("/dashboard/sign-in/again")
     assert page.status == 200 and page.found('class="btn main-action wide" href="([^"]+)"') == "/dashboard/reset"
+
+
+FAILING = "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '53100'; END $$"
+
+
+@pytest.mark.parametrize("table", ["users", "accounts", "members", "audit"])
+@pytest_twisted.ensureDeferred
+async def test_a_sign_up_that_failed_is_completed_by_the_same_link(pool: Pool, table: str) -> None:
+    rig = DashboardRig(pool)
+    browser = rig.browser()
+    await browser.get("/dashboard/sign-up")
+    await browser.post("/dashboard/sign-up", {"email": ANN})
+    await rig.settled()
+    link = rig.mailer.link(ANN)
+    await browser.get(link)
+    form = {"link": link.partition("link=")[2], "name": "Ann", "account": "Acme", "password": PASSWORD}
+    await pool.run(FAILING)
+    await pool.run(f"CREATE TRIGGER fail BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION fail()")
+    assert (await browser.post("/dashboard/sign-up/finish", form)).status == 503
+    left = "SELECT (SELECT count(*) FROM users), (SELECT count(*) FROM accounts), (SELECT count(*) FROM links)"
+    assert await pool.rows(left) == [(0, 0, 1)]
+    await pool.run(f"DROP TRIGGER fail ON {table}")
+    assert (await browser.post("/dashboard/sign-up/finish", form)).location == "/dashboard"
+    assert (await browser.get("/dashboard")).status == 200
+    assert await pool.rows("SELECT ramp FROM accounts") == [(10_000,)]
+    assert (await rig.browser().get(link)).status == 410

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from uuid import UUID
 
 import attrs
 
@@ -41,12 +41,12 @@ class PendingIdentity:
 
 @attrs.define(eq=False)
 class EmailLinkPages:
-    """`new_account` creates an account with that name and returns its ID."""
+    """`ramp`: recipients per day of an account that somebody creates; None: not limited."""
 
     app = section_app()
     context: PageContext
     authentication: Authentication
-    new_account: Callable[[str], Awaitable[Any]]
+    ramp: int | None
 
     @page(app, SIGN_UP, "GET", "POST", access="public")
     async def sign_up(self, request: PageRequest) -> bytes:
@@ -102,14 +102,14 @@ class EmailLinkPages:
         if not request.form or errors:
             return self._finish(request, link, fields, errors, pending, **_SIGN_UP)
         new = attrs.evolve(await self._new(request, pending), verified=True)  # by the link, or by the provider
-        if pending is None and await self.context.sessions.take_link(_secret(request), "sign-up") is None:
-            raise EXPIRED
-        user = await self.context.users.add(link.email, new)
+
+        def audit(account_id: UUID, user: User) -> Line:
+            return Line(account_id, None, user.id, user.email, request.address, "account created", fields["account"])
+
+        secret, name = None if pending else _secret(request), fields["account"][:100]
+        user = await self.context.sessions.sign_up(secret, link.email, new, name, self.ramp, audit)
         if user is None:
             raise EXPIRED
-        account_id = await self.new_account(fields["account"][:100])
-        entry = Line(account_id, None, user.id, user.email, request.address, "account created", fields["account"])
-        await self.context.users.join(account_id, user.id, "admin", [entry])
         return await self.authentication.sign_in(request, user, HOME, proof=pending.identity.provider if pending else "sign-up link")
 
     @page(app, f"{RESET}/finish", "GET", "POST", access="public")
@@ -194,14 +194,12 @@ class EmailLinkPages:
         return errors | ({"password": wrong} if wrong else {})
 
     async def _new(self, request: PageRequest, pending: PendingIdentity | None) -> NewUser:
-        """The new user: with a password, or with the identity of a ticket, which is used up."""
+        """The new user: with a password, or with the identity of a ticket."""
         name = request.single_line("name")[:100]
         if pending is None:
             return NewUser(name, await self.authentication.passwords.hash(request.form["password"]))
         ends = datetime.fromtimestamp(unix(self.context.clock) + tickets.LIFE, UTC)
-        if not await self.authentication.attempts.spend(pending.ticket, ends):
-            raise EXPIRED
-        return NewUser(name, None, pending.identity)
+        return NewUser(name, None, pending.identity, ticket=(pending.ticket, ends))
 
     # From an identity provider
 

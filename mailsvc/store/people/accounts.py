@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -64,14 +64,11 @@ class Accounts:
 
         `line`: for the audit log.
         """
-        now = unix(self._clock)
-        at = datetime.fromtimestamp(now, UTC)
-        values = (uuid7(now), name, rate_limit, at, notify, None if trusted else ramp, at, at if trusted else None)
+        now = utc(self._clock)
 
         async def create(tx: Transaction) -> Account:
-            [row] = await tx.rows(CREATE, values)
-            account = Account(**COLUMNS.read(row))
-            await write(tx, [] if line is None else [line(account.id)], now)
+            account = await add(tx, name, now, rate_limit, notify, ramp=ramp, trusted=trusted)
+            await write(tx, [] if line is None else [line(account.id)], now.timestamp())
             return account
 
         return await self._pool.transact(create)
@@ -118,3 +115,13 @@ class Accounts:
 
     async def list(self) -> list[Account]:
         return [Account(**COLUMNS.read(row)) for row in await self._pool.rows(LIST)]
+
+
+async def add(
+    tx: Transaction, name: str, now: datetime, rate_limit: int | None = None, notify: str | None = None, *, ramp: int | None = None,
+    trusted: bool = False,
+) -> Account:  # fmt: skip
+    """Create an account within the caller's transaction, as `Accounts.create`."""
+    values = (uuid7(now.timestamp()), name, rate_limit, now, notify, None if trusted else ramp, now, now if trusted else None)
+    [row] = await tx.rows(CREATE, values)
+    return Account(**COLUMNS.read(row))

@@ -13,6 +13,7 @@ import attrs
 
 from mailsvc.clock import unix, utc
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people import accounts
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.roles import Role
 from mailsvc.store.people.single_sign_on import AFFECTED
@@ -244,6 +245,29 @@ class Sessions:
     async def find_link(self, secret: str, purpose: Purpose) -> LinkView | None:
         rows = await self._pool.rows(FIND_LINK, (digest(secret), purpose, self._now()))
         return LinkView(*rows[0]) if rows else None
+
+    async def sign_up(
+        self, secret: str | None, email: str, new: NewUser, name: str, ramp: int | None, line: Callable[[UUID, User], Line]
+    ) -> User | None:
+        """Create a user with an account called `name`. The link cannot be used again. `secret` None: without a link, with a ticket.
+
+        None if the link has expired, or somebody has the address or the identity; then nothing changes.
+        """
+        now = self._now()
+
+        async def sign_up(tx: Transaction) -> User:
+            if secret is not None and not await tx.rows(TAKE_LINK, (digest(secret), "sign-up", now)):
+                raise Taken
+            user = await add(tx, email, new, now)
+            account = await accounts.add(tx, name, now, ramp=ramp)
+            await tx.run(ADD_MEMBER, (account.id, user.id, "admin", now))
+            await write(tx, [line(account.id, user)], now.timestamp())
+            return user
+
+        try:
+            return await self._pool.transact(sign_up)
+        except Taken:
+            return None
 
     async def take_link(self, secret: str, purpose: Purpose) -> LinkView | None:
         """Use a link. It cannot be used again."""

@@ -74,9 +74,14 @@ class SignInAttempts:
 
     async def spend(self, ticket: str, expires_at: datetime) -> bool:
         """Mark a ticket as used; false if it already was."""
-        return await self._pool.run(SPEND, (hashlib.sha256(ticket.encode()).digest(), expires_at)) > 0
+        return await self._pool.transact(lambda tx: spend(tx, ticket, expires_at))
 
     async def sweep(self) -> None:
         now = utc(self._clock)
         await self._pool.run("DELETE FROM sign_in_attempts WHERE last_at < %s", (now - FORGET_AFTER,))
         await self._pool.run("DELETE FROM spent WHERE expires_at < %s", (now,))
+
+
+async def spend(tx: Transaction, ticket: str, expires_at: datetime) -> bool:
+    """The same within the caller's transaction."""
+    return await tx.run(SPEND, (hashlib.sha256(ticket.encode()).digest(), expires_at)) > 0

@@ -16,6 +16,7 @@ from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.identities import Identity, connect
 from mailsvc.store.people.passkeys import END_CODES, LOCK
 from mailsvc.store.people.roles import Role
+from mailsvc.store.people.sign_in_attempts import spend
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
 
@@ -108,17 +109,18 @@ class User:
 class NewUser:
     """A user to create. `identity`: an identity at another service, for signing in.
 
-    `verified`: a link sent to the address was opened, or a provider verified it.
+    `verified`: a link sent to the address was opened, or a provider verified it. `ticket`: used up with it, and until when it is known.
     """
 
     name: str = ""
     password: str | None = attrs.field(default=None, repr=False)
     identity: Identity | None = None
     verified: bool = False
+    ticket: tuple[str, datetime] | None = attrs.field(default=None, repr=False)
 
 
 class Taken(Exception):
-    """Another user already has this address or identity."""
+    """Another user already has this address or identity, or the ticket was used before."""
 
 
 @attrs.frozen
@@ -339,6 +341,8 @@ async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
 
 async def add(tx: Transaction, email: str, new: NewUser, now: datetime) -> User:
     """Create a user within the caller's transaction. If it raises Taken, the transaction must be rolled back."""
+    if new.ticket is not None and not await spend(tx, *new.ticket):
+        raise Taken
     rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now, now if new.verified else None))
     user = User(**COLUMNS.read(rows[0])) if rows else None
     if user is None or (new.identity is not None and not await connect(tx, user.id, new.identity, now)):
