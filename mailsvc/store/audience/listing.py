@@ -29,13 +29,15 @@ IN_SEGMENT = """
 SELECT {columns} FROM contact_segments m JOIN contacts c ON c.account_id = m.account_id AND c.id = m.contact_id
 WHERE m.account_id = %s AND m.segment_id = %s
 """
+_MEMBER = " AND EXISTS (SELECT FROM contact_segments m WHERE m.account_id = c.account_id AND m.contact_id = c.id AND m.segment_id = %s)"
 # Unsubscribed contacts are few: their own index, then the segment.
-UNSUBSCRIBED_IN_SEGMENT = """
-SELECT {columns} FROM contacts c WHERE c.account_id = %s AND c.unsubscribed
-AND EXISTS (SELECT FROM contact_segments m WHERE m.account_id = c.account_id AND m.contact_id = c.id AND m.segment_id = %s)
-"""
+UNSUBSCRIBED_IN_SEGMENT = "SELECT {columns} FROM contacts c WHERE c.account_id = %s AND c.unsubscribed" + _MEMBER
 BEGINNING = f"SELECT {COLUMNS} FROM contacts WHERE account_id = %s AND address >= %s AND address < %s ORDER BY address LIMIT %s"
-NAMED = f"SELECT {COLUMNS} FROM contacts WHERE account_id = %s AND address = ANY (%s::text[]) ORDER BY id DESC"
+# The addresses first: in the order of the page, Postgres could read many contacts before it finds the named ones.
+NAMED = f"""
+WITH named AS MATERIALIZED (SELECT * FROM contacts WHERE account_id = %s AND address = ANY (%s::text[]))
+SELECT {WHOLE} FROM named c WHERE true
+"""
 SEARCH = f"""
 WITH looked AS MATERIALIZED ({{source}} ORDER BY {{id}} DESC LIMIT {{scanned}}),
 hits AS (
@@ -115,9 +117,11 @@ class ContactLists:
         text = folded(filter.text.strip())
         named = [each for each in text.replace(",", " ").replace(";", " ").split() if "@" in each[1:-1]]
         if named and len(named) == len(text.replace(",", " ").replace(";", " ").split()):
-            rows = await self.pool.rows(NAMED, (account_id, named[:1000]))
+            page = Page(limit, after)
+            rows, more = page.cut(await self.pool.rows(*_named(account_id, named[:1000], filter, page)))
             if rows or len(named) > 1:
-                return Found([contact_of(row) for row in rows], None)
+                contacts = [contact_of(row) for row in rows]
+                return Found(contacts, contacts[-1].id if more else None)
         if not text:
             found, more = await self.page(account_id, Page(limit, after), filter)
             return Found(found, found[-1].id if more else None)
@@ -174,6 +178,15 @@ def _source(account_id: UUID, filter: Filter, columns: str) -> tuple[str, tuple[
         return UNSUBSCRIBED_IN_SEGMENT.format(columns=columns), (account_id, filter.segment_id), "c.id"
     else:
         sql, params, column = IN_SEGMENT, (account_id, filter.segment_id), "m.contact_id"  # type: ignore[assignment]
-    if filter.unsubscribed is not None:
-        sql += " AND c.unsubscribed" if filter.unsubscribed else " AND NOT c.unsubscribed"
-    return sql.format(columns=columns), params, column
+    return sql.format(columns=columns) + _state(filter), params, column
+
+
+def _named(account_id: UUID, named: Sequence[str], filter: Filter, page: Page) -> tuple[str, tuple[object, ...]]:
+    """The contacts with these addresses that match the filter."""
+    member, segment = ("", ()) if filter.segment_id is None else (_MEMBER, (filter.segment_id,))
+    end, params = page.where("c.id")
+    return NAMED + member + _state(filter) + end, (account_id, list(named), *segment, *params)
+
+
+def _state(filter: Filter) -> str:
+    return {None: "", True: " AND c.unsubscribed", False: " AND NOT c.unsubscribed"}[filter.unsubscribed]

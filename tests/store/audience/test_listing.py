@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest_twisted
 
-from mailsvc.store.audience.listing import ContactLists, Filter, _page
+from mailsvc.store.audience.listing import ContactLists, Filter, _named, _page
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Transaction
 from tests.store.audience.rig import Audience
@@ -33,13 +33,15 @@ async def filled(audience: Audience) -> UUID:
 
 
 async def plan(audience: Audience, filter: Filter, page: Page) -> list[dict[str, Any]]:
-    sql, params = _page(audience.account, filter, page)
+    return await explained(audience, *_page(audience.account, filter, page))
 
-    async def explained(tx: Transaction) -> list[dict[str, Any]]:
+
+async def explained(audience: Audience, sql: str, params: tuple[object, ...]) -> list[dict[str, Any]]:
+    async def explain(tx: Transaction) -> list[dict[str, Any]]:
         [(found,)] = await tx.rows("EXPLAIN (ANALYZE, FORMAT JSON) " + sql, params)
         return list(nodes(found[0]["Plan"]))
 
-    return await audience.pool.transact(explained)
+    return await audience.pool.transact(explain)
 
 
 @pytest_twisted.ensureDeferred
@@ -88,5 +90,43 @@ async def test_search_for_whole_addresses(audience: Audience) -> None:
     await filled(audience)
     page = await audience.lists.search(audience.account, Filter(text="C7@example.net, c8@EXAMPLE.net\nnobody@example.net"), 20)
     assert ([contact.id.int for contact in page.contacts], page.after) == ([8, 7], None)
+    pages = []
+    after = None
+    while not pages or after is not None:
+        page = await audience.lists.search(audience.account, Filter(text="c1@example.net c7@example.net c8@example.net"), 2, after)
+        pages.append([contact.id.int for contact in page.contacts])
+        after = page.after
+    assert pages == [[8, 7], [1]]
     everything = await audience.lists.search(audience.account, Filter(), 20)
     assert [contact.id.int for contact in everything.contacts] == list(range(COUNT, COUNT - 20, -1))
+
+
+@pytest_twisted.ensureDeferred
+async def test_search_for_whole_addresses_stays_in_its_segment_and_state(audience: Audience) -> None:
+    await filled(audience)
+    few = await audience.segments.add(audience.account, "few")
+    await audience.pool.run(f"{JOIN} AND id::text < '00000000-0000-0000-0000-000000000100'", (few.id, audience.account))  # 1 to 255
+    text = "c7@example.net c200@example.net c300@example.net c400@example.net"
+    for filter, expected in [
+        (Filter(few.id, text=text), [200, 7]),
+        (Filter(few.id, unsubscribed=True, text=text), [200]),
+        (Filter(few.id, unsubscribed=False, text=text), [7]),
+        (Filter(unsubscribed=True, text=text), [400, 300, 200]),
+        (Filter(few.id, text="c300@example.net"), []),
+    ]:
+        page = await audience.lists.search(audience.account, filter, 20)
+        assert ([contact.id.int for contact in page.contacts], page.after) == (expected, None), filter
+
+
+@pytest_twisted.ensureDeferred
+async def test_search_for_whole_addresses_reads_only_them(audience: Audience) -> None:
+    segment = await filled(audience)
+    named = [f"c{n}@example.net" for n in range(1, 201)]
+    filters = (Filter(), Filter(segment), Filter(segment, True), Filter(segment, False), Filter(unsubscribed=True))
+    for filter in filters:
+        for page in (Page(5), Page(20, after=UUID(int=100))):
+            found = await explained(audience, *_named(audience.account, named, filter, page))
+            scans = [node for node in found if "Scan" in node["Node Type"] and node["Node Type"] != "CTE Scan"]
+            assert all("Index" in node["Node Type"] or "Bitmap" in node["Node Type"] for node in scans), (filter, page, scans)
+            read = [(node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans]
+            assert max(read) <= 200, (filter, page, read)
