@@ -53,7 +53,7 @@ def account_export(settings: Settings, /, account: str, output: Path, key: Path,
     Keep the key elsewhere: only with it can the DKIM keys and other secrets in the archive be read. The rest is not encrypted.
     """
     if output.exists():
-        raise click.ClickException(f"{output} exists.")
+        raise click.ClickException(f"{output} already exists. Choose another file with --output.")
     if not key.exists():
         key_file.make(key)
     transfer = Encryption.read(key.read_text(), str(key))

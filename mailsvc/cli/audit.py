@@ -26,6 +26,10 @@ from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
 
 PAGE = 500  # lines
 
+_NO_KEY = (
+    "The setting audit.signing_key is missing. Set it to a file that mailsvc can write, such as /var/lib/mailsvc/audit.pem, "
+    "and run `mailsvc audit key`."
+)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ACCOUNT = click.option("--account", help="ID, number or name of the account. Default: all accounts.")
 
@@ -116,11 +120,11 @@ def audit_key(settings: Settings) -> None:
     """Create the key that signs anchors (audit.signing_key), and print its public half. Keep that elsewhere, for `verify --key`."""
     path = settings.audit.signing_key
     if path is None:
-        raise click.ClickException("The setting audit.signing_key is missing.")
+        raise click.ClickException(_NO_KEY)
     try:
         click.echo(create_key(path), nl=False)
     except FileExistsError:
-        raise click.ClickException(f"{path} already exists.") from None
+        raise click.ClickException(f"{path} already exists and is not overwritten. To replace the key, see docs/audit.md.") from None
     except OSError as error:
         raise click.ClickException(f"{path} cannot be created: {error.strerror}.") from None
 
@@ -152,7 +156,7 @@ def audit_anchor(settings: Settings) -> None:
 
     async def work(database: Database, reactor: Any) -> None:
         if settings.audit.signing_key is None:
-            raise Refused("The setting audit.signing_key is missing.")
+            raise Refused(_NO_KEY)
         count = await anchors.make(database.pool, utc(reactor), timedelta(0), read_key(settings.audit).sign)
         if settings.audit.anchor_file is not None:
             await write_anchors(database.pool, AnchorFile(settings.audit.anchor_file), partial(in_thread, reactor))

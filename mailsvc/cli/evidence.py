@@ -65,7 +65,7 @@ def evidence(settings: Settings, since: datetime, output: Path) -> None:
                 for name, content in {**files, "manifest.json": manifest, **signed}.items():
                     archive.writestr(name, content)
         except FileExistsError:
-            raise Refused(f"{output} exists.") from None
+            raise Refused(f"{output} already exists. Choose another file with --output.") from None
         await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "evidence exported", f"since {first:%Y-%m-%d}"))
         click.echo(f"{output}: {len(files)} files.")
 

@@ -68,7 +68,7 @@ def export(settings: Settings, /, email: str, account: str | None, output: Path)
     """
 
     if output.exists():
-        raise click.ClickException(f"{output} exists.")
+        raise click.ClickException(f"{output} already exists. Choose another file with --output.")
 
     async def work(database: Database, reactor: Any) -> None:
         finder, owner = await _finder(database, reactor, email, account)

@@ -37,7 +37,7 @@ def create(settings: Settings) -> None:
     except OSError as error:
         raise click.ClickException(f"{path} cannot be created: {error.strerror}.") from None
     if not created:
-        raise click.ClickException(f"{path} already exists.")
+        raise click.ClickException(f"{path} already exists and is not overwritten. To add a key, run `mailsvc secrets rotate`.")
     click.echo(f"Created {path}. Keep a copy of it in a safe place, apart from the database backups.")
 
 

@@ -54,9 +54,11 @@ def test_the_log_is_verified_and_exported(mailsvc: Command, database: str) -> No
 
 def test_anchors_show_that_the_log_was_cut(mailsvc: Command, database: str, tmp_path: Path) -> None:
     key, file, public = tmp_path / "audit.pem", tmp_path / "anchors.jsonl", tmp_path / "public.pem"
+    for command in ("key", "anchor"):
+        assert "Set it to a file that mailsvc can write" in mailsvc.refuses("audit", command)
     mailsvc.config.write_text(mailsvc.config.read_text() + f'[audit]\nsigning_key = "{key}"\nanchor_file = "{file}"\n')
     public.write_text(mailsvc.prints("audit", "key") + "\n")
-    assert "already exists" in mailsvc.refuses("audit", "key")
+    assert "is not overwritten. To replace the key" in mailsvc.refuses("audit", "key")
     account = mailsvc.prints("account", "create", "Example")
     for name in "abc":
         mailsvc.prints("key", "create", "--account", account, "--name", name)

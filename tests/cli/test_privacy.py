@@ -46,7 +46,8 @@ def test_find_export_and_erase(mailsvc: Command, database: str, tmp_path: Path) 
 
     archive = tmp_path / "zoe.zip"
     mailsvc.prints("privacy", "export", CANARY, "--output", str(archive))
-    assert mailsvc.refuses("privacy", "export", CANARY, "--output", str(archive)).endswith("exists.")
+    refused = mailsvc.refuses("privacy", "export", CANARY, "--output", str(archive))
+    assert refused.endswith("already exists. Choose another file with --output.")
     with zipfile.ZipFile(archive) as file:
         [contact] = map(json.loads, file.read("contacts.jsonl").splitlines())
         assert contact["email"] == CANARY and "hash" not in contact

@@ -105,7 +105,7 @@ def test_a_production_process_creates_no_key(tmp_path: Path, database: str) -> N
     assert daemon.command("secrets", "create").startswith("Created ")
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "secret.key").read_bytes()
-    assert "already exists" in daemon.command_fails("secrets", "create")[1]
+    assert "To add a key, run `mailsvc secrets rotate`." in daemon.command_fails("secrets", "create")[1]
     assert (tmp_path / "secret.key").read_bytes() == before
     daemon.command("account", "create", "x")
 
