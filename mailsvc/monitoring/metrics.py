@@ -251,7 +251,7 @@ def sources(state: Any) -> Callable[[Exposition], None]:
         today, labels = state.sent_today(), ("address", "provider")
         text = "Emails that new source addresses have sent to a provider today (UTC), with those reserved for open connections."
         exposition.gauge("source_sent_today", text, {(address, provider): taken for address, provider, taken, _ in today}, labels)
-        text = "Emails that they may send today while they warm up."
+        text = "Emails that a new source address can send to a provider today (UTC)."
         exposition.gauge("source_limit_today", text, {(address, provider): limit for address, provider, _, limit in today}, labels)
 
     return write
@@ -265,7 +265,8 @@ def budgets(found: Any) -> Callable[[Exposition], None]:
         exposition.gauge(
             "budget_used_bytes", "Bytes used by requests and messages in progress.", {n: pool.used for n, pool in pools.items()}, labels
         )
-        exposition.gauge("budget_limit_bytes", "Bytes that they can use.", {n: pool.limit for n, pool in pools.items()}, labels)
+        text = "Maximum bytes for requests and messages in progress."
+        exposition.gauge("budget_limit_bytes", text, {n: pool.limit for n, pool in pools.items()}, labels)
         exposition.counter(
             "budget_refused", "Requests and messages refused for lack of space.", {n: pool.refused for n, pool in pools.items()}, labels
         )

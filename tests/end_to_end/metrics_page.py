@@ -16,12 +16,17 @@ filter's `action`. In a cell, `mailsvc_cell_moves_total` counts the moves that t
 """
 # The labels of metrics that have no samples at first.
 LABELS = {
+    "mailsvc_destinations_held": ["state"],
+    "mailsvc_destinations_resting": ["state"],
+    "mailsvc_queue_oldest_seconds": ["class", "state"],
+    "mailsvc_queue_recipients": ["class", "state"],
     "mailsvc_quota_left": ["account", "period"],
     "mailsvc_source_limit_today": ["address", "provider"],
     "mailsvc_source_listed": ["address"],
     "mailsvc_source_sent_today": ["address", "provider"],
     "mailsvc_throttled_emails_per_minute": ["name"],
     "mailsvc_tracking_hits": ["by", "kind"],
+    "mailsvc_webhook_attempts": ["outcome"],
 }
 SAMPLED = {"counter": "_total"}  # what the samples of a type are called, after the name of the family
 
