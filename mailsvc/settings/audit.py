@@ -28,7 +28,7 @@ class Audit:
     signing_key: Path | None = setting(
         None,
         "The file with the key that signs anchors, made by `mailsvc audit key`. If not set, there are no anchors.",
-        example="/etc/mailsvc/audit.pem",
+        example="/var/lib/mailsvc/audit.pem",
     )
     anchor_seconds: float = setting(3600.0, "Seconds between two anchors, if there are new lines.", check=checks.at_least(1))
     anchor_file: Path | None = setting(

@@ -139,7 +139,10 @@ class Smtp:
     )
     key: Path | None = setting(None, "The certificate's private key (PEM).", example="/etc/mailsvc/key.pem")
     certbot: Path | None = setting(
-        None, "Instead of certificate and key: certbot's live folder for the host name.", example="/etc/letsencrypt/live/smtp.example.com"
+        None,
+        "Instead of certificate and key: a folder with copies of certbot's fullchain.pem and privkey.pem that mailsvc can read "
+        "(docs/operations.md).",
+        example="/etc/mailsvc/tls",
     )
     self_signed: Path | None = setting(
         None, "Instead of those, to try mailsvc: the folder for a self-signed certificate, created at the first start.", example="var/tls"
@@ -351,7 +354,7 @@ class Log:
         "debug, info, warn or error. Recipients' addresses are only logged at debug.",
         check=checks.one_of("debug", "info", "warn", "error"),
     )
-    file: Path | None = setting(None, "The log file. If not set, standard output.", example="/var/log/mailsvc.json")
+    file: Path | None = setting(None, "The log file. If not set, standard output.", example="/var/log/mailsvc/mailsvc.json")
 
 
 @attrs.frozen
