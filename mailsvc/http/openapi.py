@@ -43,7 +43,7 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
         "The request body is empty; it must be JSON.",
     ),
     401: (
-        "The API key is missing, or can only send emails.",
+        "The API key is missing, can only send emails, or cannot be used from this network.",
         "missing_api_key",
         "Missing API key in the authorization header.",
     ),
