@@ -16,10 +16,12 @@ from mailsvc.relay import replies
 from mailsvc.relay.spool import Arrived, Spool
 from mailsvc.runtime.budget import Hold
 from mailsvc.runtime.offload import InThread
+from mailsvc.smtp.server.replies import TOO_MANY_RECIPIENTS
 from mailsvc.smtp.server.session import Envelope, Sink
 from mailsvc.store.postgres.errors import StoreError
 
 ROLES = frozenset({"postmaster", "abuse"})
+PATHS_LIMIT = 10  # return paths and addresses for reports of one mail; a bounce has one
 
 # Account number and email ID of a return path; None if this installation did not make it.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
@@ -70,12 +72,19 @@ class InboundMail:
     read_report: Callable[[str], UUID | None] = lambda address: None
     reported: Callable[[ReportMail], Awaitable[Reply | None]] | None = None
 
-    def accepts(self, recipient: Path) -> bool:
+    def refusal(self, envelope: Envelope, recipient: Path) -> Reply | None:
+        """The reply that refuses a further recipient of a mail. None: it is accepted."""
         if self._is_role(recipient):
-            return self.forward is not None
-        if self.reported is not None and self.read_report(recipient.address) is not None:
+            return None if self.forward is not None else replies.NO_MAILBOX
+        if not self._takes(recipient.address):
+            return replies.NO_MAILBOX
+        others = {each.path.address for each in envelope.recipients if not self._is_role(each.path)}
+        return TOO_MANY_RECIPIENTS if len(others | {recipient.address}) > PATHS_LIMIT else None
+
+    def _takes(self, address: str) -> bool:
+        if self.reported is not None and self.read_report(address) is not None:
             return True
-        return self.returned is not None and self.read(recipient.address) is not None
+        return self.returned is not None and self.read(address) is not None
 
     def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
         return Spool(hold, lambda arrived: self._accept(envelope, arrived), in_thread)
@@ -86,21 +95,21 @@ class InboundMail:
     async def _accept(self, envelope: Envelope, arrived: Arrived) -> Reply:
         message = arrived.data[:]
         sender = envelope.sender.address
-        roles = tuple(r.path.address for r in envelope.recipients if self._is_role(r.path))
-        paths = [(r.path.address, self.read(r.path.address)) for r in envelope.recipients]
-        returned = tuple((address, *found) for address, found in paths if found is not None)
-        reports = tuple({found for r in envelope.recipients if (found := self.read_report(r.path.address)) is not None})
+        roles = tuple({r.path.address.lower(): r.path.address for r in envelope.recipients if self._is_role(r.path)}.values())
+        addresses = dict.fromkeys(r.path.address for r in envelope.recipients)
+        returned = tuple({found: (address, *found) for address in addresses if (found := self.read(address)) is not None}.values())
+        reports = tuple({domain for address in addresses if (domain := self.read_report(address)) is not None})
         try:
-            if roles and self.forward is not None:
-                refusal = await self.forward(PostmasterMail(sender, roles, message))
-                if refusal is not None:
-                    return refusal
             if returned and self.returned is not None:
                 refusal = await self.returned(ReturnedMail(sender, returned, message))
                 if refusal is not None:
                     return refusal
             if reports and self.reported is not None:
                 refusal = await self.reported(ReportMail(sender, reports, message))
+                if refusal is not None:
+                    return refusal
+            if roles and self.forward is not None:  # last: if the client has to try again, nothing was forwarded yet
+                refusal = await self.forward(PostmasterMail(sender, roles, message))
                 if refusal is not None:
                     return refusal
         except StoreError as error:

@@ -173,7 +173,7 @@ class RelaySession:
     async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
         path = recipient.path
         if self._login is None:
-            return replies.RECIPIENT_OK if self._relay.inbound.accepts(path) else relay_replies.NO_MAILBOX
+            return self._relay.inbound.refusal(envelope, path) or replies.RECIPIENT_OK
         if path.literal:
             return relay_replies.NO_LITERALS
         if not path.domain:

@@ -274,6 +274,39 @@ def test_postmaster_mail_is_forwarded(recipient: str) -> None:
     assert [mail.message for mail in rig.forwarded] == [b"help\r\n"] and len(rig.returned) == 1
 
 
+def test_a_recipient_that_is_given_again_counts_once() -> None:
+    rig = RelayRig()
+    client = rig.connect("25")
+    client.command("EHLO mx.other.example")
+    again = (PATH, PATH.upper(), "postmaster", "Postmaster", "abuse@mx.test", "ABUSE@mx.test")
+    assert client.mail(b"x\r\n", *again * 15, sender="").startswith("250")
+    assert [len(mail.paths) for mail in rig.returned] == [1]
+    assert [[each.lower() for each in mail.recipients] for mail in rig.forwarded] == [["postmaster", "abuse@mx.test"]]
+
+
+def test_a_mail_has_few_return_paths() -> None:
+    rig = RelayRig()
+    client = rig.connect("25")
+    client.command("EHLO mx.other.example")
+    paths = [return_path.make("send.example.com", 1, UUID(int=number), SECRET) for number in range(11)]
+    client.command("MAIL FROM:<>")
+    assert [client.command(f"RCPT TO:<{path}>")[:9] for path in paths] == [*["250 2.1.5"] * 10, "452 4.5.3"]
+    assert [client.command(f"RCPT TO:<{each}>")[:9] for each in (paths[0], "postmaster")] == ["250 2.1.5"] * 2
+    client.command("DATA")
+    assert client.send(b"x\r\n.\r\n").startswith("250")
+    assert [len(mail.paths) for mail in rig.returned] == [10]
+
+
+def test_nothing_is_forwarded_while_the_mail_has_to_be_sent_again() -> None:
+    rig = RelayRig()
+    client = rig.connect("25")
+    client.command("EHLO mx.other.example")
+    rig.failure = Unavailable("away")
+    assert [client.mail(b"x\r\n", "postmaster", PATH)[:9] for _ in range(2)] == ["451 4.3.0"] * 2 and not rig.forwarded
+    rig.failure = None
+    assert client.mail(b"x\r\n", "postmaster", PATH).startswith("250") and len(rig.forwarded) == 1
+
+
 def test_a_bounce_that_cannot_be_stored_is_deferred() -> None:
     rig = RelayRig()
     rig.failure = Unavailable("away")
