@@ -9,8 +9,13 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Busy, OtherRequest, Rejected
 from mailsvc.mail import return_path
+from mailsvc.mail.address import Path
+from mailsvc.mail.reply import Reply
 from mailsvc.policy import Refusal
 from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, client_network
+from mailsvc.relay.inbound import InboundMail
+from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS
+from mailsvc.smtp.server.session import Envelope
 from mailsvc.store.people.api_keys import Caller, Moved, digest
 from mailsvc.store.postgres.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
 from tests.relay.harness import ACCOUNT, KEY, ME, OTHER, SECRET, SUSPENDED, TOKEN, RelayRig
@@ -282,6 +287,33 @@ def test_a_recipient_that_is_given_again_counts_once() -> None:
     assert client.mail(b"x\r\n", *again * 15, sender="").startswith("250")
     assert [len(mail.paths) for mail in rig.returned] == [1]
     assert [[each.lower() for each in mail.recipients] for mail in rig.forwarded] == [["postmaster", "abuse@mx.test"]]
+
+
+def test_an_envelope_of_a_stranger_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of an envelope counts against a budget."""
+    rig = RelayRig()
+    envelopes: list[Envelope] = []
+    refusal = InboundMail.refusal
+
+    def noted(inbound: InboundMail, envelope: Envelope, path: Path) -> Reply | None:
+        envelopes.append(envelope)
+        return refusal(inbound, envelope, path)
+
+    monkeypatch.setattr(InboundMail, "refusal", noted)
+    client = rig.connect("25")
+    client.command("EHLO mx.other.example", "MAIL FROM:<>")
+    rcpt = f"RCPT TO:<{PATH}> NOTIFY=FAILURE ORCPT=rfc822;{'o' * 480}"
+    assert [client.command(rcpt)[:9] for _ in range(101)] == [*["250 2.1.5"] * 100, "452 4.5.3"]
+    assert {each.parameters for each in envelopes[-1].recipients} == {NO_RCPT_PARAMETERS}
+    assert client.command("RCPT TO:<postmaster> NOTIFY=SOMETIMES").startswith("452")
+    client.command("RSET", "MAIL FROM:<>")
+    assert client.command("RCPT TO:<postmaster> NOTIFY=SOMETIMES").startswith("555 5.5.4")
+
+
+def test_customers_can_name_more_recipients_than_strangers() -> None:
+    rig = RelayRig()
+    client = rig.logged_in()
+    assert client.mail(ME + b"\r\nx\r\n", *(f"a{number}@example.net" for number in range(101))).startswith("250")
 
 
 def test_a_mail_has_few_return_paths() -> None:

@@ -10,13 +10,14 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.auth import credentials
 from mailsvc.smtp.server.body import data
-from mailsvc.smtp.server.extensions import ehlo_lines, mail_parameters, rcpt_parameters
+from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, ehlo_lines, mail_parameters, rcpt_parameters
 from mailsvc.smtp.server.replies import Hangup, Refused
 from mailsvc.smtp.server.session import Envelope, Login, Recipient
 from mailsvc.smtp.server.state import ConversationState
 
 Command = Callable[[ConversationState, bytes], Awaitable[Reply | None]]
 
+STRANGER_RECIPIENTS = 100  # of one mail of a client without a login; 5321 §4.5.3.1.8 requires as many
 _CLIENT_NAME = re.compile(rb"[!-~]{1,255}")
 
 
@@ -102,13 +103,16 @@ async def rcpt(state: ConversationState, argument: bytes) -> Reply:
         return replies.MAIL_FIRST
     if state.upload is not None:
         return replies.CHUNKS_BEGUN
-    if len(envelope.recipients) >= listener.limits.recipients:  # 5321 §4.5.3.1.10
+    stranger = listener.login_offered and state.session.login is None
+    most = min(listener.limits.recipients, STRANGER_RECIPIENTS) if stranger else listener.limits.recipients
+    if len(envelope.recipients) >= most:  # 5321 §4.5.3.1.10
         state.excess_recipients += 1
-        far_too_many = state.excess_recipients > listener.limits.recipients
+        far_too_many = state.excess_recipients > most
         return replies.FAR_TOO_MANY_RECIPIENTS if far_too_many else replies.TOO_MANY_RECIPIENTS
     state.recipient_refused = True
     path, rest = _path(argument, b"TO:", "5.1.3")
-    recipient = Recipient(path, rcpt_parameters(rest))
+    parameters = rcpt_parameters(rest)
+    recipient = Recipient(path, NO_RCPT_PARAMETERS if stranger else parameters)  # strangers get no notifications
     if path.null:
         return Reply(501, "The recipient address is empty", "5.1.3")
     if not (envelope.parameters.smtputf8 or argument.isascii()):
