@@ -41,6 +41,7 @@ class DnsServer:
         self.truncated: set[str] = set()  # over UDP, the answer is empty and truncated
         self.forged: set[str] = set()  # before the real answer, it sends forged ones: wrong ID, wrong question, malformed
         self.terse: set[str] = set()  # the answer has only the CNAME, not the records of its target
+        self.validated: set[str] = set()  # names whose records, or their absence, are validated by DNSSEC
         self.queries: list[tuple[str, str, str]] = []  # queries: name, type, "udp" or "tcp"
         self.ids: list[int] = []
         self.ports: list[int] = []
@@ -93,7 +94,10 @@ class DnsServer:
         if transport == "udp" and name in self.truncated:
             response.flags |= dns.flags.TC
             return response
+        validated = True
         for _ in range(10):
+            validated = validated and name in self.validated
+            response.flags = response.flags | dns.flags.AD if validated else response.flags & ~dns.flags.AD
             if name not in self.zones:
                 response.set_rcode(dns.rcode.NXDOMAIN)
                 break

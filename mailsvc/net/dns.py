@@ -54,7 +54,10 @@ class Caa:
 
 @attrs.frozen
 class Records(Generic[T]):
-    """The records of a name. No values: the name exists, without such records. `name` is the canonical name."""
+    """The records of a name. No values: the name exists, without such records. `name` is the canonical name.
+
+    `authenticated`: the resolver validated them, or that there are none, with DNSSEC, and so all CNAMEs before them (7672 §2.1.1, §2.2.2).
+    """
 
     name: str
     values: tuple[T, ...] = ()
@@ -219,7 +222,7 @@ class Resolver:
     async def _look_up(self, name: str, kind: str) -> tuple[Result, float]:
         """Returns the answer and how long to cache it. Follows CNAMEs if the server does not."""
         deadline = self._clock.seconds() + self._seconds
-        target, ttl = name, _MAX_TTL
+        target, ttl, authenticated = name, _MAX_TTL, True
         for _ in range(_MAX_CNAMES):
             try:
                 response = await self._respond(target, kind, deadline)
@@ -231,14 +234,15 @@ class Resolver:
                     return NxDomain(name), _NEGATIVE_TTL  # such a name cannot exist (1035 §2.3.4)
                 return Temporary(f"the DNS answer for {target} is invalid"), _FAILURE_TTL
             ttl = min(ttl, chain.minimum_ttl)
+            authenticated = authenticated and bool(response.flags & dns.flags.AD)
             if response.rcode() == dns.rcode.NXDOMAIN:
                 return NxDomain(name), _bounded(ttl, _NEGATIVE_TTL)
             canonical = chain.canonical_name.to_text(omit_final_dot=True).lower()
             if chain.answer is not None:
                 values = tuple(value(kind, rdata) for rdata in chain.answer)
-                return Records(canonical, values, bool(response.flags & dns.flags.AD)), _bounded(ttl, _MAX_TTL)
+                return Records(canonical, values, authenticated), _bounded(ttl, _MAX_TTL)
             if kind == "CNAME" or canonical == target or _has_soa(response):
-                return Records(canonical), _bounded(ttl, _NEGATIVE_TTL)
+                return Records(canonical, (), authenticated), _bounded(ttl, _NEGATIVE_TTL)
             target = canonical
         return Temporary(f"{name} has too many CNAME records in a chain"), _FAILURE_TTL
 

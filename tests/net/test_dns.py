@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import dns.message
+import pytest
 import pytest_twisted
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,8 @@ ZONES = {
     },
     "mx1.example.com": {"A": ["192.0.2.1", "192.0.2.2"], "AAAA": ["2001:db8::1"]},
     "six.example.com": {"AAAA": ["2001:db8::6"]},
+    "four.example.com": {"A": ["192.0.2.4"]},
+    "other.example.com": {"A": ["192.0.2.5"]},
     "empty.example.com": {},
     "none.example.com": {"MX": ["0 ."]},
     "alias.example.com": {"CNAME": ["example.com."]},
@@ -84,6 +87,33 @@ async def test_cnames_are_followed_by_the_server_or_the_resolver() -> None:
         answer = await resolver.mx("alias.example.com")
         assert (answer.name, len(answer.values)) == ("example.com", 2)
         assert isinstance(await resolver.mx("loop.example.com"), Temporary)
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("name", ["mx1.example.com", "four.example.com", "six.example.com"])
+async def test_addresses_are_authenticated_with_the_absence_of_the_other_family(name: str) -> None:
+    server, resolver = await served(validated={name})
+    try:
+        assert (await resolver.addresses(name)).authenticated
+        assert not (await resolver.addresses("other.example.com")).authenticated
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("terse", [True, False])
+@pytest.mark.parametrize("missing", ["alias.example.com", "second.example.com", "four.example.com", ""])
+async def test_records_behind_cnames_are_authenticated_if_all_of_them_are(terse: bool, missing: str) -> None:
+    chain = {"alias.example.com", "second.example.com"}
+    zones = {"alias.example.com": {"CNAME": ["second.example.com."]}, "second.example.com": {"CNAME": ["four.example.com."]}}
+    server, resolver = await served(
+        zones={**ZONES, **zones}, terse=chain if terse else set(), validated={*chain, "four.example.com"} - {missing}
+    )
+    try:
+        answer = await resolver.addresses("alias.example.com")
+        assert answer == Records("four.example.com", ("192.0.2.4",), not missing)
     finally:
         await server.stop()
 

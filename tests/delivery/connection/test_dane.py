@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import pytest_twisted
 
+from mailsvc.delivery.connection.connect import Connector
+from mailsvc.delivery.connection.route import Route, Routes
+from mailsvc.delivery.connection.tls_policy import DialOptions
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.mail.authentication.mta_sts import Policy
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
+from mailsvc.net.dns import Mx, NxDomain, Records, Resolver, Temporary, Tlsa
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Delivered
 from tests.delivery.connection.test_mta_sts import Given
 from tests.delivery.fakes import DeliveryRig
+from tests.dnsserver import DnsServer
 
 GOOD = Tlsa(3, 1, 1, b"x" * 32)
 NAME = "_25._tcp.mx.example.com"
@@ -87,3 +93,27 @@ def test_dane_takes_precedence_over_mta_sts() -> None:
     rig, server = secured(Records(NAME, (GOOD,), True), policies=policies)
     assert isinstance(rig.store.last(1), Delivered)
     assert [how.mode for how in server.dialled] == ["dane"]
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("addresses", [{"A": ["1.1.1.1"]}, {"AAAA": ["2606:4700::1111"]}, {"A": ["1.1.1.1"], "AAAA": ["2606:4700::1111"]}])
+@pytest.mark.parametrize(("insecure", "mode"), [("", "dane"), ("example.com", "opportunistic"), ("mx.example.com", "opportunistic")])
+async def test_hosts_with_addresses_of_one_family_are_verified(addresses: dict[str, list[str]], insecure: str, mode: str) -> None:
+    from twisted.internet import reactor
+
+    dialled: list[DialOptions] = []
+
+    async def dial(address: str, port: int, host: str, options: DialOptions) -> Any:
+        dialled.append(options)
+
+    server = DnsServer({"example.com": {"MX": ["10 mx.example.com."]}, "mx.example.com": addresses, NAME: {"TLSA": [f"3 1 1 {'78' * 32}"]}})
+    server.validated = {"example.com", "mx.example.com", NAME} - {insecure}
+    await server.start(reactor)
+    try:
+        resolver = Resolver(reactor, [server.address])
+        route = await Routes(reactor, resolver, {}).resolve("example.com")
+        assert isinstance(route, Route)
+        await Connector(reactor, resolver, dial, DeliveryLimits(dane=True)).connect(route)
+    finally:
+        await server.stop()
+    assert [(options.mode, options.tlsa) for options in dialled] == [(mode, (GOOD,) if mode == "dane" else ())]
