@@ -14,7 +14,6 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from mailsvc.clock import unix
 from mailsvc.delivery import pace
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication import mta_sts
@@ -24,7 +23,7 @@ from mailsvc.store.queue.tls import TlsRecords
 
 _SIZE = 20_000
 _AGAIN = 300.0  # seconds after a fetch that failed (8461 §3.3)
-_FRESH = 86400.0  # seconds after which a policy is fetched again although its id is the same (8461 §3.3)
+_FRESH = timedelta(days=1)  # after which a policy is fetched again although its id is the same (8461 §3.3), or after half of its max_age
 _LOOKUP_AGAIN = 60.0  # seconds for which a lookup counts
 
 
@@ -43,6 +42,11 @@ class Kept:
     policy: str
     fetched_at: datetime
     expires_at: datetime
+
+    @property
+    def refresh_at(self) -> datetime:
+        """When it is fetched again although its id is the same: before it expires, because without a policy nothing is enforced."""
+        return self.fetched_at + min(_FRESH, (self.expires_at - self.fetched_at) / 2)
 
 
 @attrs.define(eq=False)
@@ -117,11 +121,10 @@ class Policies:
         return _Known(self._clock.seconds(), None, kept)
 
     def _wants(self, known: _Known, announced: str) -> bool:
-        now = self._clock.seconds()
-        if known.failed_id == announced and known.failed_at + _AGAIN > now:
+        if known.failed_id == announced and known.failed_at + _AGAIN > self._clock.seconds():
             return False
         kept = known.kept
-        return kept is None or kept.policy_id != announced or kept.fetched_at.timestamp() + _FRESH < unix(self._clock)
+        return kept is None or kept.policy_id != announced or kept.refresh_at <= pace.now(self._clock)
 
     async def _refresh(self, domain: str, known: _Known, announced: str) -> None:
         try:

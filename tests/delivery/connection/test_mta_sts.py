@@ -83,6 +83,30 @@ def test_a_policy_is_fetched_for_a_new_id_and_each_day() -> None:
     assert len(web.fetched) == 3
 
 
+@pytest.mark.parametrize(("max_age", "fetches"), [(60, 145), (3600, 49), (86400, 3), (172800, 2)])
+def test_a_policy_is_fetched_again_before_it_expires(max_age: int, fetches: int) -> None:
+    web = Web()
+    web.file = ENFORCE.replace("604800", str(max_age))
+    for _ in range(145):
+        assert web.lookup() is not None
+        web.clock.advance(600)
+    assert fetches - 1 <= len(web.fetched) <= fetches
+
+
+def test_a_policy_that_expires_soon_is_kept_while_it_cannot_be_fetched() -> None:
+    web = Web()
+    web.file = ENFORCE.replace("604800", "3600")
+    assert web.lookup() is not None
+    web.file = NotFetched("no answer")
+    for _ in range(59):
+        web.clock.advance(61)
+        assert (web.lookup() is not None) == (web.clock.seconds() - START < 3600)
+    assert len(web.fetched) == 1 + 6  # every five minutes from half of its time on
+    web.file = ENFORCE
+    web.clock.advance(301)
+    assert web.lookup() is not None
+
+
 @pytest.mark.parametrize("gone", [NxDomain("x"), Temporary("no answer"), Records("x", ())])
 def test_a_stored_policy_applies_without_the_record(gone: Any) -> None:
     web = Web()
