@@ -17,7 +17,7 @@ from mailsvc.relay.spool import Arrived, Spool
 from mailsvc.runtime.budget import Hold
 from mailsvc.runtime.offload import InThread
 from mailsvc.smtp.server.replies import TOO_MANY_RECIPIENTS
-from mailsvc.smtp.server.session import Envelope, Sink
+from mailsvc.smtp.server.session import Envelope, Session, Sink
 from mailsvc.store.postgres.errors import StoreError
 
 ROLES = frozenset({"postmaster", "abuse"})
@@ -47,10 +47,13 @@ class ReportMail:
 
 @attrs.frozen
 class PostmasterMail:
-    """Mail to postmaster@ or abuse@."""
+    """Mail to postmaster@ or abuse@. `client` is the sending server's address, `name` what it called itself in EHLO or HELO."""
 
     sender: str
     recipients: tuple[str, ...]
+    client: str
+    name: str
+    protocol: str
     message: bytes = attrs.field(repr=False)
 
 
@@ -86,13 +89,13 @@ class InboundMail:
             return True
         return self.returned is not None and self.read(address) is not None
 
-    def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
-        return Spool(hold, lambda arrived: self._accept(envelope, arrived), in_thread)
+    def sink(self, session: Session, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
+        return Spool(hold, lambda arrived: self._accept(session, envelope, arrived), in_thread)
 
     def _is_role(self, path: Path) -> bool:
         return path.local.lower() in ROLES and (not path.domain or path.domain in self.names)
 
-    async def _accept(self, envelope: Envelope, arrived: Arrived) -> Reply:
+    async def _accept(self, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
         message = arrived.data[:]
         sender = envelope.sender.address
         roles = tuple({r.path.address.lower(): r.path.address for r in envelope.recipients if self._is_role(r.path)}.values())
@@ -109,7 +112,8 @@ class InboundMail:
                 if refusal is not None:
                     return refusal
             if roles and self.forward is not None:  # last: if the client has to try again, nothing was forwarded yet
-                refusal = await self.forward(PostmasterMail(sender, roles, message))
+                origin = session.peer.host, session.client_name or "", session.protocol
+                refusal = await self.forward(PostmasterMail(sender, roles, *origin, message))
                 if refusal is not None:
                     return refusal
         except StoreError as error:

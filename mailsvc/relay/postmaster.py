@@ -1,9 +1,10 @@
-"""Forwards mail to postmaster@ and abuse@ to the operator, unchanged, as an attachment (5321 §4.5.1, RFC 2142)."""
+"""Forwards mail to postmaster@ and abuse@ to the operator as an attachment (5321 §4.5.1, RFC 2142). Only a Received field is added."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from string import ascii_letters, digits
 
 import attrs
 from twisted.logger import Logger
@@ -23,13 +24,16 @@ from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
 
+_HOST_CHARACTERS = frozenset(f"{ascii_letters}{digits}.-_:[]")  # of EHLO names that are repeated
+
 
 @attrs.frozen
 class Postmaster:
-    """`to` is the operator's address; `domain` is the sending domain, in the operator's account, to forward from."""
+    """`to`: the operator's address. `domain`: the sending domain, in the operator's account, to send from. `host`: this server's name."""
 
     to: Mailbox
     domain: str
+    host: str
     domains: Domains
     intake: Intake
     clock: Callable[[], float]
@@ -46,7 +50,7 @@ class Postmaster:
         email_id, date = uuid7(now), datetime.fromtimestamp(now, UTC)
         sender = Mailbox("", "postmaster", domain.name)
         message_id = f"<{email_id}@{domain.name}>"
-        message = wrapped(mail, sender, self.to, message_id, date)
+        message = wrapped(mail, received(mail, self.host, date), sender, self.to, message_id, date)
         content = AsReceived(message, (self.to.address,), message_id, StoredEnvelope(report=True), email_id)
         email = Incoming(sender, (self.to,), f"Mail for {mail.recipients[0]}", content, source="system")
         caller = Caller.of_service(domain.account_id, domain.id)
@@ -57,8 +61,15 @@ class Postmaster:
         return replies.STORE_UNAVAILABLE
 
 
-def wrapped(mail: PostmasterMail, sender: Mailbox, to: Mailbox, message_id: str, date: datetime) -> bytes:
-    """A message with the given mail as its only attachment."""
+def received(mail: PostmasterMail, host: str, date: datetime) -> str:
+    """The trace field: who sent the mail to this server, as which name, and when (5321 §4.4)."""
+    name = mail.name if _HOST_CHARACTERS.issuperset(mail.name) and mail.name else "unknown"
+    address = f"IPv6:{mail.client}" if ":" in mail.client else mail.client
+    return header.fold("Received", [f" from {name}", f" ([{address}])", f" by {host}", f" with {mail.protocol};", f" {rfc5322_date(date)}"])
+
+
+def wrapped(mail: PostmasterMail, trace: str, sender: Mailbox, to: Mailbox, message_id: str, date: datetime) -> bytes:
+    """A message with the given mail, after its trace field, as its only attachment."""
     boundary = f"=_f{message_id[1:37]}"
     fields = [
         header.mailboxes("From", (sender,)),
@@ -73,5 +84,5 @@ def wrapped(mail: PostmasterMail, sender: Mailbox, to: Mailbox, message_id: str,
     note = f"Envelope sender: <{mail.sender}>\r\n"
     plain = f"\r\n--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n{note}"
     encoding = "" if mail.message.isascii() else "Content-Transfer-Encoding: 8bit\r\n"
-    attached = f"\r\n--{boundary}\r\nContent-Type: message/rfc822\r\n{encoding}\r\n"
+    attached = f"\r\n--{boundary}\r\nContent-Type: message/rfc822\r\n{encoding}\r\n{trace}"
     return "".join([*fields, plain, attached]).encode("utf-8") + mail.message + f"\r\n--{boundary}--\r\n".encode("ascii")

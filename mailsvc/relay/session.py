@@ -190,7 +190,7 @@ class RelaySession:
         if not hold.room(envelope.parameters.size or 0, SPOOL_ABOVE):
             return NO_ROOM
         if login is None:
-            return relay.inbound.sink(envelope, hold, relay.submissions.in_thread)
+            return relay.inbound.sink(self._session, envelope, hold, relay.submissions.in_thread)
         caller, session, submissions = login.caller, self._session, relay.submissions
         return Spool(
             hold,

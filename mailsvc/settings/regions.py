@@ -54,10 +54,10 @@ def spf_includes(settings: Settings) -> Mapping[str, str]:
 
 
 def own_names(settings: Settings) -> tuple[str, ...]:
-    """The host names of this process, for which mail to postmaster is accepted (5321 §4.5.1)."""
+    """The host names of this process in lower case, for which mail to postmaster is accepted (5321 §4.5.1)."""
     region = all_regions(settings)[settings.region]
     names = (settings.delivery.ehlo_name or "", region.host or "", region.smtp or "", *settings.smtp.names)
-    return tuple(dict.fromkeys(filter(None, names)))
+    return tuple(dict.fromkeys(name.lower() for name in names if name))  # 5321 §2.4: domains are case-insensitive
 
 
 def service_names(settings: Settings) -> frozenset[str]:

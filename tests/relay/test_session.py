@@ -277,6 +277,7 @@ def test_postmaster_mail_is_forwarded(recipient: str) -> None:
     client.command("EHLO mx.other.example")
     assert client.mail(b"help\r\n", recipient, PATH).startswith("250")
     assert [mail.message for mail in rig.forwarded] == [b"help\r\n"] and len(rig.returned) == 1
+    assert [(mail.client, mail.name, mail.protocol) for mail in rig.forwarded] == [("192.0.2.1", "mx.other.example", "ESMTP")]
 
 
 def test_a_recipient_that_is_given_again_counts_once() -> None:

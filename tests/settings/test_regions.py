@@ -50,6 +50,12 @@ def test_each_region_has_hosts_and_an_spf_record() -> None:
     assert regions.own_names(load(regions=TWO, region=WEST)) == ("mail.eu.example.com", "out.eu.example.com", "smtp.eu.example.com")
 
 
+def test_own_names_are_in_lower_case() -> None:
+    """Those of recipients are, because the case of a domain does not matter (5321 §2.4)."""
+    given = load(delivery={"ehlo_name": "Out.Example.com"}, smtp={"listen": {}, "names": ["MX.example.com", "out.example.com"]})
+    assert regions.own_names(given) == ("out.example.com", "mx.example.com")
+
+
 def test_one_region_needs_no_settings_of_regions() -> None:
     given = load(region="here", delivery={"ehlo_name": "out.example.com"}, domains={"spf_include": "spf.example.com"})
     assert regions.hosts(given) == {"here": "out.example.com"} and regions.spf_includes(given) == {"here": "spf.example.com"}

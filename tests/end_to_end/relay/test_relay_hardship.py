@@ -132,6 +132,7 @@ def test_postmaster_mail_from_outside_is_forwarded(daemon: Daemon, sink: Sink) -
         assert client.rcpt("postmaster")[0] == 250
         assert client.data("From: someone@example.org\r\nSubject: to whom it may concern\r\n\r\nhelp\r\n")[0] == 250
     raw = arrived(sink, "Subject: Mail for postmaster")
+    assert re.search(rb"Received: from \S+ \(\[127\.0\.0\.1\]\) by [^;]*;[^;]*2\d{3}", raw)
     assert b"\r\nSubject: to whom it may concern\r\n\r\nhelp\r\n" in raw and raw.count(b"DKIM-Signature:") == 2
 
 
