@@ -342,8 +342,7 @@ class Daemon:
 
     def postmaster(self) -> Forward | None:
         """Forwards mail for postmaster to the operator."""
-        to = wiring.postmaster(self.settings.smtp)
-        host = self.settings.delivery.ehlo_name or "localhost"
+        to, host = wiring.postmaster(self.settings.smtp), self.settings.delivery.ehlo_name or "localhost"
         return None if to is None else Postmaster(*to, host, self.domains, self.intake, self.unix, self.bounces.take_abuse_report).forward
 
     async def open_api(self) -> Sequence[Any]:

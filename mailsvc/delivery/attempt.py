@@ -83,7 +83,9 @@ class Attempts:
         policies: Policies | None = None,
         tls_counts: TlsCounts | None = None,
         region: str | None = None,
+        signed: Callable[[str], Awaitable[bool | None]] | None = None,
     ) -> None:
+        self._signed = signed  # whether the MX records of a domain are; None: DANE is not used
         self._clock, self._limits, self._process, self._region = clock, limits, process, region
         self._loader, self._settling = loader, settling
         self._new_id, self._random, self._leases = new_id, random, leases
@@ -114,7 +116,7 @@ class Attempts:
             if origin is None:
                 return AttemptResult(tried=False)
             policy = await self._required(transaction, origin, connection)
-            if policy.verified and not policy.met_by(connection.actual_tls):
+            if policy.strict and not policy.met_by(connection.actual_tls):
                 return AttemptResult(required=policy, tried=False)
             self._count_tls(transaction, policy, connection)
             loaded = await self._loader.load(transaction)
@@ -236,10 +238,12 @@ class Attempts:
     # Sending
 
     async def _required(self, transaction: Transaction, origin: Origin, connection: OpenConnection) -> TlsPolicy:
-        if self._policies is None or connection.operator:
+        if connection.operator or (self._policies is None and self._signed is None):
             return required_policy(origin.tls_required, ())
         domains = {domain_of(leased.address) for leased in transaction.recipients}
-        return required_policy(origin.tls_required, await self._policies.of(domains))
+        policies = [] if self._policies is None else await self._policies.of(domains)
+        signed = [] if self._signed is None else [await self._signed(domain) for domain in domains]
+        return required_policy(origin.tls_required, policies, signed)
 
     def _count_tls(self, transaction: Transaction, policy: TlsPolicy, connection: OpenConnection) -> None:
         """For TLS reports (RFC 8460): once per connection, with its first mail. Servers of the operator's are not reported."""

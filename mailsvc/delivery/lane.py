@@ -343,7 +343,7 @@ class Lane:
     async def _switch(self, worker: ConnectionWorker, preference: ConnectionPreference, transaction: Transaction) -> OpenConnection | None:
         """Another connection for one mail. None: there is none, and the mail has been settled or put back."""
         policy, attempts = preference.tls_policy, self._context.attempts
-        known = self._context.connector.known_failure(self.route, policy) if policy.verified else None
+        known = self._context.connector.known_failure(self.route, policy) if policy.strict else None
         if known is not None:
             await attempts.tls_unavailable(transaction, policy, known)
             return None
@@ -355,7 +355,7 @@ class Lane:
         try:
             await self._dial(worker, preference)
         except Unreachable as why:
-            if policy.verified and not self.closing and not isinstance(why, NoSource):
+            if policy.strict and not self.closing and not isinstance(why, NoSource):
                 await attempts.tls_unavailable(transaction, policy, why)
             else:
                 self._put_first(transaction)

@@ -52,6 +52,7 @@ class Lanes:
             budget = self._budgets.of(route.destination)
             lane = Lane(route, self._context, health, budget, on_room=self._room, on_close=self._retire, on_empty=self._forget)
             self._open[route.destination] = lane
+        lane.route = route  # the next connection is for this mail, and tries the hosts in its order
         return lane
 
     def accept(self, route: Route, transaction: Transaction) -> bool:

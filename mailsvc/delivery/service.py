@@ -92,7 +92,10 @@ class Delivery(Service):
         leases = LeaseBook(clock, queue, tasks, self.wake, memory, RecentMessages(cached))
         loader = MessageLoader(clock, messages, sending, memory, consent)
         chunking = Chunking(clock, limits.chunking, shaping)
-        attempts = Attempts(clock, limits, process, loader, settling, new_id, random, leases, chunking, policies, tls_counts, region)
+        signed = routes.signed if limits.dane else None
+        attempts = Attempts(
+            clock, limits, process, loader, settling, new_id, random, leases, chunking, policies, tls_counts, region, signed
+        )
         holds = Holds(clock, queue, region, limits, random, tasks)
         slots = Slots(limits.connections, clock, limits.patience_seconds)
         reactions = Reactions(shaping, holds, attempts, leases, tasks)

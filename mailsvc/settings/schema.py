@@ -67,8 +67,7 @@ class Database:
     )
     compress: bool = setting(
         False,
-        "Store messages of up to 64 kB compressed (docs/operations.md). Releases before this one cannot read them: "
-        "set it when all processes have been updated. `mailsvc setup` sets it for a new installation.",
+        "Store messages of up to 64 kB compressed. Earlier releases cannot read them, so update all processes first (docs/operations.md).",
     )
     clock_tolerance: float = setting(
         10,
@@ -140,8 +139,7 @@ class Smtp:
     key: Path | None = setting(None, "The certificate's private key (PEM).", example="/etc/mailsvc/key.pem")
     certbot: Path | None = setting(
         None,
-        "Instead of certificate and key: a folder with copies of certbot's fullchain.pem and privkey.pem that mailsvc can read "
-        "(docs/operations.md).",
+        "Instead of certificate and key: a folder with copies of certbot's fullchain.pem and privkey.pem that mailsvc can read.",
         example="/etc/mailsvc/tls",
     )
     self_signed: Path | None = setting(

@@ -258,3 +258,18 @@ def test_our_own_source_addresses_are_not_connected_to() -> None:
     assert ours.dials == [] and ours.mails == []
     last = rig.store.last(1)
     assert isinstance(last, Bounced) and "8.8.8.8 is our own" in last.reply
+
+
+def test_domains_with_the_same_hosts_in_another_order_begin_with_their_own() -> None:
+    """They share a lane (5321 §5.1)."""
+    rig = DeliveryRig()
+    for domain, first in (("example.com", 10), ("example.net", 30)):
+        rig.server(domain, "1.1.1.1", host="mx1.example.com", preference=first)
+        rig.server(domain, "1.1.1.2", host="mx2.example.com", preference=20)
+    for server in rig.servers.values():
+        server.answer = lambda envelope: deferLater(rig.clock, 60.0, taken, envelope)
+    rig.start()
+    for identity, domain in enumerate(("example.com", "example.net")):
+        rig.store.add(identity, f"x@{domain}")
+        rig.run(5.0)
+    assert [[mail.recipients for mail in server.mails] for server in rig.servers.values()] == [[("x@example.com",)], [("x@example.net",)]]

@@ -59,7 +59,7 @@ class OpenConnection:
     """A connection of a lane. `sent` counts transactions, `chosen` is our address, `mode` says how TLS was negotiated.
 
     `proven`: the destination accepted mail lately. `awaited`: other mail waited for a connection when the latest mail was begun.
-    `was_idle`: it was kept open while there was no mail for it.
+    `was_idle`: it was kept open while there was no mail for it. `dane`: TLSA records were looked up.
     """
 
     client: SmtpClient
@@ -72,6 +72,7 @@ class OpenConnection:
     proven: bool = False
     awaited: bool = False
     was_idle: bool = False
+    dane: bool = False
 
     @property
     def source(self) -> str | None:
@@ -84,7 +85,7 @@ class OpenConnection:
 
     @property
     def actual_tls(self) -> ActualTls:
-        return ActualTls(self.host, self.client.tls is not None, self.mode, self.operator)
+        return ActualTls(self.host, self.client.tls is not None, self.mode, self.operator, self.dane)
 
     @property
     def tls(self) -> str | None:
@@ -183,7 +184,7 @@ class Connector:
     async def connect(self, route: Route, wanted: ConnectionPreference = ANY) -> OpenConnection:
         """The first session that meets the TLS policy. Raises Unreachable with what happened at each host."""
         policy = wanted.tls_policy
-        if not policy.verified:
+        if not policy.strict:
             return await self._connect(route, wanted)
         key = route.destination, policy
         known = self.known_failure(route, policy)
@@ -232,17 +233,21 @@ class Connector:
         if not addresses:
             tries.reasons.append(f"{host.name} has no address")
             return None
-        secure = isinstance(found, Records) and found.authenticated and route.authenticated and not route.operator
-        options = await self._by_dane(host, found.name, policy) if secure and self._dane else _without_dane(policy, route)
+        by_dane = self._dane and not route.operator and (route.authenticated or policy.dane)
+        secure = by_dane and isinstance(found, Records) and found.authenticated
+        options = await self._by_dane(host, found.name, policy) if secure else _without_dane(policy, route)
         if isinstance(options, Temporary):
             tries.temporary(f"the TLSA records of {host.name} could not be looked up ({options.reason})")
             tries.tls.append((host.name, "dnssec-invalid"))
             return None
-        if refused is not None and options.mode != "dane":
+        if refused is not None and not (options.mode == "dane" and policy.signed):
             tries.temporary(refused)
             tries.tls.append((host.name, "validation-failure"))
             return None
-        return await self._addresses(route, host, attrs.evolve(options, preferred=wanted.source), addresses, most, tries)
+        connection = await self._addresses(route, host, attrs.evolve(options, preferred=wanted.source), addresses, most, tries)
+        if connection is not None:
+            connection.dane = by_dane
+        return connection
 
     async def _addresses(
         self, route: Route, host: Host, options: DialOptions, addresses: Sequence[str], most: int, tries: _Tries

@@ -173,6 +173,11 @@ class Routes:
                 self._kept.popitem(last=False)
         return answer
 
+    async def signed(self, domain: str) -> bool | None:
+        """Whether DNSSEC validated the hosts of a domain. None: that cannot be looked up now."""
+        answer = self.cached(domain) or await self.resolve(domain)
+        return None if isinstance(answer, Unknown) else isinstance(answer, Route) and answer.authenticated
+
     def _filed(self, answer: Answer) -> Answer:
         """With the provider's name before its destination, if all hosts belong to one provider."""
         if not isinstance(answer, Route):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from ipaddress import ip_address
 from typing import Literal
@@ -60,21 +60,35 @@ class DialOptions:
 
 @attrs.frozen
 class ActualTls:
-    """The security of an open connection. `operator`: its host comes from a route setting, and the operator vouches for it."""
+    """The security of an open connection. `operator`: its host comes from a route setting, and the operator vouches for it.
+
+    `dane`: TLSA records were looked up.
+    """
 
     host: str
     tls: bool
     mode: Mode
     operator: bool = False
+    dane: bool = False
 
 
 @attrs.frozen
 class TlsPolicy:
-    """`verified`: the server's certificate must be valid. `policies`: the hosts that are allowed, by recipient domain (MTA-STS)."""
+    """`verified`: the server's certificate must be valid. `policies`: the hosts that are allowed, by recipient domain (MTA-STS).
+
+    `dane`: TLSA records must be looked up, because DNSSEC validated the MX records of a recipient domain. `signed`: of all of them.
+    """
 
     verified: bool = False
     policies: tuple[tuple[str, Policy], ...] = ()
     because: str = ""
+    dane: bool = False
+    signed: bool = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether a connection may not meet it."""
+        return self.verified or self.dane
 
     def refusal(self, host: str) -> str | None:
         """Why a host may not be used at all."""
@@ -84,11 +98,13 @@ class TlsPolicy:
         return None
 
     def met_by(self, actual: ActualTls) -> bool:
+        if self.dane and not (actual.dane or actual.operator):
+            return False
         if not self.verified or (actual.operator and actual.tls):
             return True
-        if actual.mode == "dane":  # it takes precedence over MTA-STS (8461 §2)
+        if actual.mode == "dane" and self.signed:  # it takes precedence over MTA-STS (8461 §2)
             return True
-        return actual.mode == "verified" and self.refusal(actual.host) is None
+        return actual.mode in ("verified", "dane") and self.refusal(actual.host) is None
 
 
 @attrs.frozen
@@ -114,10 +130,16 @@ ANY = ConnectionPreference()
 NO_POLICY = TlsPolicy()
 
 
-def required_policy(required: bool, policies: Sequence[tuple[str, Policy]]) -> TlsPolicy:
-    """From the sending domain's setting and the MTA-STS policies of the recipients' domains."""
-    if not required and not policies:
+def required_policy(required: bool, policies: Sequence[tuple[str, Policy]], signed: Collection[bool | None] = ()) -> TlsPolicy:
+    """From the sending domain's setting, the MTA-STS policies of the recipients' domains, and whether their MX records are signed.
+
+    None: that is not known now.
+    """
+    dane = any(each is not False for each in signed)
+    if not required and not policies and not dane:
         return NO_POLICY
     enforced = tuple((domain, policy) for domain, policy in policies if policy.mode == "enforce")
     reasons = [f"{domain} requires it by MTA-STS" for domain, _ in enforced] + (["the sending domain requires it"] if required else [])
-    return TlsPolicy(required or bool(enforced), enforced, " and ".join(reasons))
+    if dane and not reasons:
+        reasons.append("DNSSEC protects the recipient's domain")
+    return TlsPolicy(required or bool(enforced), enforced, " and ".join(reasons), dane, dane and all(signed))

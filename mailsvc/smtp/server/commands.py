@@ -17,7 +17,7 @@ from mailsvc.smtp.server.state import ConversationState
 
 Command = Callable[[ConversationState, bytes], Awaitable[Reply | None]]
 
-STRANGER_RECIPIENTS = 100  # of one mail of a client without a login; 5321 §4.5.3.1.8 requires as many
+UNAUTHENTICATED_RECIPIENTS = 100  # of one mail of a client without a login; 5321 §4.5.3.1.8 requires as many
 _CLIENT_NAME = re.compile(rb"[!-~]{1,255}")
 
 
@@ -103,8 +103,8 @@ async def rcpt(state: ConversationState, argument: bytes) -> Reply:
         return replies.MAIL_FIRST
     if state.upload is not None:
         return replies.CHUNKS_BEGUN
-    stranger = listener.login_offered and state.session.login is None
-    most = min(listener.limits.recipients, STRANGER_RECIPIENTS) if stranger else listener.limits.recipients
+    outside = listener.login_offered and state.session.login is None
+    most = min(listener.limits.recipients, UNAUTHENTICATED_RECIPIENTS) if outside else listener.limits.recipients
     if len(envelope.recipients) >= most:  # 5321 §4.5.3.1.10
         state.excess_recipients += 1
         far_too_many = state.excess_recipients > most
@@ -112,7 +112,7 @@ async def rcpt(state: ConversationState, argument: bytes) -> Reply:
     state.recipient_refused = True
     path, rest = _path(argument, b"TO:", "5.1.3")
     parameters = rcpt_parameters(rest)
-    recipient = Recipient(path, NO_RCPT_PARAMETERS if stranger else parameters)  # strangers get no notifications
+    recipient = Recipient(path, NO_RCPT_PARAMETERS if outside else parameters)  # they get no notifications
     if path.null:
         return Reply(501, "The recipient address is empty", "5.1.3")
     if not (envelope.parameters.smtputf8 or argument.isascii()):

@@ -9,7 +9,7 @@ import pytest_twisted
 
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.route import Route, Routes
-from mailsvc.delivery.connection.tls_policy import DialOptions
+from mailsvc.delivery.connection.tls_policy import NO_POLICY, DialOptions, TlsPolicy, required_policy
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import Mx, NxDomain, Records, Resolver, Temporary, Tlsa
