@@ -67,7 +67,7 @@ class Database:
     )
     compress: bool = setting(
         False,
-        "Store messages of up to 64 kB compressed. Earlier releases cannot read them, so update all processes first (docs/operations.md).",
+        "Store messages of up to 64 kB compressed. Earlier releases cannot read them: update all processes first (docs/operations.md).",
     )
     clock_tolerance: float = setting(
         10,

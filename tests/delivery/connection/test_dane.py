@@ -117,3 +117,73 @@ async def test_hosts_with_addresses_of_one_family_are_verified(addresses: dict[s
     finally:
         await server.stop()
     assert [(options.mode, options.tlsa) for options in dialled] == [(mode, (GOOD,) if mode == "dane" else ())]
+
+
+class Shared(DeliveryRig):
+    """A host of two domains: DNSSEC validates the MX records of example.com, but not those of example.org. Both share a lane."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(dane=True, **settings)
+        self.host = self.server("example.com", "1.1.1.1")
+        self.host.tls = "TLSv1.3"
+        self.tlsa: Any = Records(NAME, (GOOD,), True)
+        self.names.mx, self.names.addresses, self.names.tlsa = self.exchangers, self.addresses, self.records  # type: ignore[method-assign]
+        self.start()
+
+    async def exchangers(self, domain: str) -> Any:
+        return Records(domain, (Mx(10, "mx.example.com"),), domain == "example.com")
+
+    async def addresses(self, host: str) -> Any:
+        return Records(host, ("1.1.1.1",), True)
+
+    async def records(self, name: str) -> Any:
+        return self.tlsa
+
+    def send(self, *domains: str) -> list[str]:
+        """One mail after another. Returns how the host was dialled."""
+        for identity, domain in enumerate(domains):
+            self.store.add(identity, f"x@{domain}")
+            self.run(3.0)
+        return [how.mode for how in self.host.dialled]
+
+
+def test_a_signed_domain_is_not_sent_over_a_connection_of_an_unsigned_one() -> None:
+    rig = Shared()
+    assert rig.send("example.org", "example.com", "example.org", "example.com") == ["opportunistic", "dane"]
+    assert [mail.connection for mail in rig.host.mails] == [1, 2, 2, 2]
+
+
+def test_an_unsigned_domain_uses_the_connection_of_a_signed_one() -> None:
+    assert Shared().send("example.com", "example.org") == ["dane"]
+
+
+@pytest.mark.parametrize("order", [("example.com", "example.org"), ("example.org", "example.com")])
+def test_dane_does_not_replace_the_mta_sts_policy_of_an_unsigned_domain(order: tuple[str, str]) -> None:
+    """Its MX records may be forged, and name a host with valid TLSA records."""
+    rig = Shared(policies=Given({"example.org": Policy("enforce", 86400, ("elsewhere.example.org",))}))
+    rig.send(*order)
+    outcomes = [rig.store.last(identity) for identity in range(2)]
+    assert [type(outcome) for outcome in outcomes] == [Delivered if domain == "example.com" else Later for domain in order]
+    [deferred] = [outcome for outcome in outcomes if isinstance(outcome, Later)]
+    assert "mx.example.com is not named by the MTA-STS policy of example.org" in deferred.reason
+
+
+def test_dane_verifies_a_host_that_an_mta_sts_policy_names() -> None:
+    rig = Shared(policies=Given({"example.org": Policy("enforce", 86400, ("mx.example.com",))}))
+    assert rig.send("example.com", "example.org") == ["dane"]
+    assert isinstance(rig.store.last(1), Delivered)
+
+
+def test_a_failed_tlsa_lookup_delays_only_signed_domains() -> None:
+    rig = Shared()
+    rig.tlsa = Temporary("SERVFAIL")
+    assert rig.send("example.org", "example.com", "example.org") == ["opportunistic"] * 2
+    assert [type(rig.store.last(identity)) for identity in range(3)] == [Delivered, Later, Delivered]
+    later = rig.store.last(1)
+    assert isinstance(later, Later) and "DNSSEC protects the recipient's domain" in later.reason
+
+
+def test_mail_to_signed_and_unsigned_domains_needs_tlsa_records() -> None:
+    assert required_policy(False, (), [True, False]) == TlsPolicy(because="DNSSEC protects the recipient's domain", dane=True)
+    assert required_policy(False, (), [None]).dane and not required_policy(True, (), [None]).signed
+    assert required_policy(True, (), [True, True]).signed and required_policy(False, (), [False]) == NO_POLICY
