@@ -66,8 +66,7 @@ class Database:
         check=checks.between(0, 1),
     )
     compress: bool = setting(
-        False,
-        "Store messages of up to 64 kB compressed. Earlier releases cannot read them: update all processes first (docs/operations.md).",
+        False, "Store messages of up to 64 kB compressed. Earlier releases cannot read them: first update all processes."
     )
     clock_tolerance: float = setting(
         10,
