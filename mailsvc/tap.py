@@ -342,8 +342,8 @@ class Daemon:
 
     def postmaster(self) -> Forward | None:
         """Forwards mail for postmaster to the operator."""
-        to, host = wiring.postmaster(self.settings.smtp), self.settings.delivery.ehlo_name or "localhost"
-        return None if to is None else Postmaster(*to, host, self.domains, self.intake, self.unix, self.bounces.take_abuse_report).forward
+        to = wiring.postmaster(self.settings)
+        return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.bounces.take_abuse_report).forward
 
     async def open_api(self) -> Sequence[Any]:
         """The HTTP listeners: API and dashboard."""

@@ -293,12 +293,13 @@ def smtp_limits(settings: Settings) -> session.Limits:
     return session.Limits(**_same(session.Limits, smtp), size=settings.limits.message, idle=smtp.idle_seconds, rate=smtp.slowest)
 
 
-def postmaster(smtp: settings_.Smtp) -> tuple[Mailbox, str] | None:
-    """The operator's address, and the sending domain that forwards mail to it."""
+def postmaster(settings: Settings) -> tuple[Mailbox, str, str] | None:
+    """The operator's address, the sending domain that forwards mail to it, and this server's name."""
+    smtp = settings.smtp
     if smtp.postmaster is None or smtp.postmaster_domain is None:
         return None
     try:
-        return parse_mailbox(smtp.postmaster), smtp.postmaster_domain
+        return parse_mailbox(smtp.postmaster), smtp.postmaster_domain, settings.delivery.ehlo_name or "localhost"
     except AddressError as error:
         raise SettingsError(f"The setting smtp.postmaster is not a valid address: {error}") from None
 

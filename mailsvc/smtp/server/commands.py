@@ -103,8 +103,8 @@ async def rcpt(state: ConversationState, argument: bytes) -> Reply:
         return replies.MAIL_FIRST
     if state.upload is not None:
         return replies.CHUNKS_BEGUN
-    outside = listener.login_offered and state.session.login is None
-    most = min(listener.limits.recipients, UNAUTHENTICATED_RECIPIENTS) if outside else listener.limits.recipients
+    unauthenticated = listener.login_offered and state.session.login is None
+    most = min(listener.limits.recipients, UNAUTHENTICATED_RECIPIENTS) if unauthenticated else listener.limits.recipients
     if len(envelope.recipients) >= most:  # 5321 §4.5.3.1.10
         state.excess_recipients += 1
         far_too_many = state.excess_recipients > most
@@ -112,7 +112,7 @@ async def rcpt(state: ConversationState, argument: bytes) -> Reply:
     state.recipient_refused = True
     path, rest = _path(argument, b"TO:", "5.1.3")
     parameters = rcpt_parameters(rest)
-    recipient = Recipient(path, NO_RCPT_PARAMETERS if outside else parameters)  # they get no notifications
+    recipient = Recipient(path, NO_RCPT_PARAMETERS if unauthenticated else parameters)  # they get no notifications
     if path.null:
         return Reply(501, "The recipient address is empty", "5.1.3")
     if not (envelope.parameters.smtputf8 or argument.isascii()):
