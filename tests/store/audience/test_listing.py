@@ -121,7 +121,7 @@ async def test_search_for_whole_addresses_stays_in_its_segment_and_state(audienc
 @pytest_twisted.ensureDeferred
 async def test_search_for_whole_addresses_reads_only_them(audience: Audience) -> None:
     segment = await filled(audience)
-    named = [f"c{n}@example.net" for n in range(1, 201)]
+    named = [f"c{n}@example.net" for n in range(1, 21)]  # few enough for an index with 20,000 contacts
     filters = (Filter(), Filter(segment), Filter(segment, True), Filter(segment, False), Filter(unsubscribed=True))
     for filter in filters:
         for page in (Page(5), Page(20, after=UUID(int=100))):
@@ -129,4 +129,4 @@ async def test_search_for_whole_addresses_reads_only_them(audience: Audience) ->
             scans = [node for node in found if "Scan" in node["Node Type"] and node["Node Type"] != "CTE Scan"]
             assert all("Index" in node["Node Type"] or "Bitmap" in node["Node Type"] for node in scans), (filter, page, scans)
             read = [(node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans]
-            assert max(read) <= 200, (filter, page, read)
+            assert max(read) <= len(named), (filter, page, read)
