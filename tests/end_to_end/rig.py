@@ -156,6 +156,7 @@ class Daemon:
     variables: Mapping[str, str] = attrs.field(factory=dict)  # more of its environment
     address: str = "127.0.0.1"
     core: int | None = None  # that it runs on; None: any
+    compress: bool = True  # messages. False: the setting is not written, as for a release that does not know it
 
     @property
     def environment(self) -> dict[str, str]:
@@ -185,7 +186,7 @@ class Daemon:
     def write(self) -> None:
         settings: dict[str, dict[str, object]] = {
             "": {"base_url": f"http://127.0.0.1:{self.port}"},
-            "database": {"url": self.database, "compress": True},
+            "database": {"url": self.database, **({"compress": True} if self.compress else {})},
             "http": {"listen": [f"tcp:{self.port}:interface=127.0.0.1"], "rate_limit": 100_000},
             "smtp": {"listen": {}},
             "delivery": {

@@ -54,7 +54,8 @@ class Rolling:
         folder.mkdir()
         numbers = tuple(port.fileno() for port in self.ports)
         return Shared(
-            folder, self.database, self.changes, port=self.api, sockets=numbers, python=release.python, source=None, home=folder
+            folder, self.database, self.changes, port=self.api, sockets=numbers, python=release.python, source=None, home=folder,
+            compress=False,
         )  # fmt: skip
 
     def start(self, release: Release) -> Shared:
