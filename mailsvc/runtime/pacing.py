@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 ROUND = 0.1  # seconds after which everyone who waits may go on, together, so that they share a commit
 TOGETHER, ROUNDS = 20, 5  # a submission waits one round, and one more for each 20 emails of it; at most 5
-FEW = 60  # emails in memory that are not behind, however busy the processor is
+FEW = 100  # emails in memory that are not behind, however busy the processor is
 LATE = 0.005  # seconds that the reactor is late when it is busy
 CALM = 10  # measurements in a row in which the reactor was not late, after which the processor has time again
 TICK, IDLE_TICK = 0.02, 0.1  # seconds between two measurements, with more and with fewer emails than FEW
