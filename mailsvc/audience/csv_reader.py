@@ -21,7 +21,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Unreadable(ValueError):
-    """The first line is not CSV, has CR as the end of lines, or a field that is too long."""
+    """The first line is not CSV, ends with CR alone, or has a field that is too long."""
 
 
 @attrs.frozen

@@ -88,7 +88,7 @@ class BounceIntake:
         def parse() -> ReportMail:
             return reading.read(message)
 
-        return await self.in_thread(parse)  # also a small one, because strangers write it
+        return await self.in_thread(parse)  # also a small one, because anybody can write it
 
     def find_email(self, address: str) -> tuple[int, UUID] | None:
         """The account's number and the email's ID of a return path. None if it is not ours; forged ones are counted."""

@@ -85,7 +85,7 @@ class Attempts:
         region: str | None = None,
         signed: Callable[[str], Awaitable[bool | None]] | None = None,
     ) -> None:
-        self._signed = signed  # whether the MX records of a domain are; None: DANE is not used
+        self._signed = signed  # whether the MX records of a domain are signed; None: DANE is not used
         self._clock, self._limits, self._process, self._region = clock, limits, process, region
         self._loader, self._settling = loader, settling
         self._new_id, self._random, self._leases = new_id, random, leases
@@ -313,17 +313,17 @@ class Attempts:
     async def _settle_later(self, transaction: Transaction, settlement: Settlement, error: Exception) -> bool:
         """Retry. If the database rejects the server's texts, settle in plain ASCII and without the attempt."""
 
-        async def settle() -> None:
+        async def settle(given: Settlement) -> None:
             if self._leases.has(transaction):  # otherwise it was written, and a recipient that is retried was claimed again
-                await self._settling.settle(settlement)
+                await self._settling.settle(given)
 
         try:
             try:
-                await pace.keep_trying_after(error, self._clock, "settling", settle, pace.rejected)
+                await pace.keep_trying_after(error, self._clock, "settling", lambda: settle(settlement), pace.rejected)
             except (DataRejected, StatementFailed) as rejection:
                 self.log.error("the outcome of {email_id} was rejected: {error}", email_id=transaction.email_id, error=str(rejection))
                 plain = attrs.evolve(settlement, attempt=None, outcomes=tuple(_plain(each) for each in settlement.outcomes))
-                await pace.keep_trying(self._clock, "settling", lambda: self._settling.settle(plain), pace.rejected)
+                await pace.keep_trying(self._clock, "settling", lambda: settle(plain), pace.rejected)
         except Exception:
             self.log.failure("the outcome of {email_id} cannot be written", email_id=transaction.email_id)
             self._leases.return_unsent(transaction, _NOT_WRITTEN)

@@ -22,7 +22,7 @@ from mailsvc.store.queue.settle import RecipientOutcome
 
 _LONGEST = 500  # characters of a server's text in a sentence
 _MESSAGE = ("data", "dot")  # stages in which a reply is about the message
-_LOCAL = frozenset("!#$%&*+-./=?^_{|}~")  # what an address can have before a part of it that looks like another one
+_LOCAL = frozenset("!#$%&*+-./=?^_{|}~")  # may come before `bob` in another local part, such as `not-bob`
 
 
 @attrs.frozen
@@ -114,7 +114,7 @@ def _too_many(reply: Reply, stage: Stage) -> bool:
 
 
 def _about(leased: Leased, reply: Reply, stage: Stage, result: Result) -> bool:
-    """Whether a reply is about this recipient. A reply to the message is if it names the address, or if no other recipient was accepted."""
+    """Whether a reply is about this recipient. A reply to the message must name the address, unless no other recipient was accepted."""
     if stage not in _MESSAGE or sum(each in _MESSAGE for each in result.stages) == 1:
         return True
     return _names(reply.text.lower(), leased.address.lower())

@@ -76,7 +76,8 @@ class ActualTls:
 class TlsPolicy:
     """`verified`: the server's certificate must be valid. `policies`: the hosts that are allowed, by recipient domain (MTA-STS).
 
-    `dane`: TLSA records must be looked up, because DNSSEC validated the MX records of a recipient domain. `signed`: of all of them.
+    `dane`: TLSA records must be looked up, because DNSSEC validated the MX records of a recipient domain. `signed`: those of
+    all recipient domains.
     """
 
     verified: bool = False

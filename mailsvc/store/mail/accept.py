@@ -94,8 +94,8 @@ class Acceptance:
     async def accept(self, submission: Submission) -> AcceptResult:
         """Commit `submission`, or return what its idempotency key was used for. Raises a StoreError if it may not have been committed.
 
-        If the caller is cancelled, the commit still completes. In both cases, recipients may have been inserted with a lease that nobody
-        uses. Only the process with that number can free them (delivery/chores): it may have done so, and have claimed them again.
+        If the caller is cancelled, the commit still completes. After either, recipients may be in the queue with a lease that nobody uses.
+        Only the process that has this lease finds and frees them (delivery/chores).
         """
         if any(email.encrypted for email in submission.emails):
             submission = await self._with_cipher(submission)
@@ -161,10 +161,12 @@ class Acceptance:
         if any(s.idempotency is not None or s.lines for s in submissions):
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents((email for s in submissions for email in s.emails), self._hashes, self._compress))
-        if len(parts) == 1:
-            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts[0]))
-            return [_accepted(s, suppressed) for s in submissions]
-        return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
+
+        async def insert(tx: Transaction) -> list[Row]:
+            return [row for part in parts for row in await tx.rows(INSERT_EMAILS, part)]
+
+        suppressed = _by_email(await (self._pool.rows(INSERT_EMAILS, parts[0]) if len(parts) == 1 else self._pool.transact(insert)))
+        return [_accepted(s, suppressed) for s in submissions]
 
     async def _write_in(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult]:
         answers = await self._answers(tx, submissions)

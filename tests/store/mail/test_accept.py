@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from mailsvc.store.mail import idempotency
 from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewEmail, NewRecipient, Replayed, Submission
 from mailsvc.store.mail.envelope import StoredEnvelope
-from mailsvc.store.mail.inserts import SMALL
+from mailsvc.store.mail.inserts import SMALL, STATEMENT
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
@@ -328,3 +328,21 @@ async def test_writing_is_called_with_the_emails_of_each_write(store: StoreRig) 
     await together(*(acceptance.accept(Submission(ACCOUNT, emails)) for emails in ((small, twin), (large,))))
     assert sorted(map(len, written)) == [1, 2]
     assert {each.email_id for emails in written for each in emails} == {small.email_id, twin.email_id, large.email_id}
+
+
+@pytest_twisted.ensureDeferred
+async def test_more_than_fits_into_a_statement_is_accepted_in_one_commit(store: StoreRig) -> None:
+    await store.pool.run(
+        "INSERT INTO suppressions (id, account_id, address, email, origin, created_at)"
+        " VALUES (%s, %s, 'last@example.org', 'last@example.org', 'manual', %s)",
+        (ACCOUNT, ACCOUNT, NOW),
+    )
+    names = [*(f"a{n}@example.org" for n in range(STATEMENT // SMALL)), "last@example.org"]
+    mails = tuple(email(name, message=b"%d" % n + b"x" * (SMALL - 10)) for n, name in enumerate(names))
+    result = await store.acceptance.accept(Submission(ACCOUNT, mails))
+    assert isinstance(result, Accepted) and result.suppressed == {mails[-1].email_id: frozenset({0})}
+    assert await store.statuses(mails[0]) == ["queued"]
+    for mail in mails:
+        found = await store.messages.load(ACCOUNT, mail.email_id)
+        assert found is not None and found.body == mail.message
+    assert await store.pool.rows("SELECT count(DISTINCT xmin::text) FROM emails") == [(1,)]
