@@ -18,7 +18,7 @@ from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.inserts import SMALL, STATEMENT
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.mail.spooled import PIECE
-from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
+from mailsvc.store.postgres.errors import Conflict, DataRejected, StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, email, keyed, together
 
@@ -338,11 +338,13 @@ async def test_more_than_fits_into_a_statement_is_accepted_in_one_commit(store: 
         (ACCOUNT, ACCOUNT, NOW),
     )
     names = [*(f"a{n}@example.org" for n in range(STATEMENT // SMALL)), "last@example.org"]
-    mails = tuple(email(name, message=b"%d" % n + b"x" * (SMALL - 10)) for n, name in enumerate(names))
+    second, mails = (tuple(email(name, message=b"%d" % n + b"x" * (SMALL - 10)) for n, name in enumerate(names)) for _ in range(2))
     result = await store.acceptance.accept(Submission(ACCOUNT, mails))
     assert isinstance(result, Accepted) and result.suppressed == {mails[-1].email_id: frozenset({0})}
     assert await store.statuses(mails[0]) == ["queued"]
     for mail in mails:
         found = await store.messages.load(ACCOUNT, mail.email_id)
         assert found is not None and found.body == mail.message
-    assert await store.pool.rows("SELECT count(DISTINCT xmin::text) FROM emails") == [(1,)]
+    with pytest.raises(Conflict):  # the last statement: its email is stored already
+        await store.acceptance.accept(Submission(ACCOUNT, (*second, mails[-1])))
+    assert await store.count("emails") == len(mails)
