@@ -234,8 +234,7 @@ class Connector:
             tries.reasons.append(f"{host.name} has no address")
             return None
         by_dane = self._dane and not route.operator and (route.authenticated or policy.dane)
-        secure = by_dane and isinstance(found, Records) and found.authenticated
-        options = await self._by_dane(host, found.name, policy) if secure else _without_dane(policy, route)
+        options = await self._by_dane(host, found, policy) if by_dane and isinstance(found, Records) else _without_dane(policy, route)
         if isinstance(options, Temporary):
             tries.temporary(f"the TLSA records of {host.name} could not be looked up ({options.reason})")
             tries.tls.append((host.name, "dnssec-invalid"))
@@ -317,17 +316,31 @@ class Connector:
             self._shuffle(family)
         return families[0] + families[1]
 
-    async def _by_dane(self, host: Host, canonical: str, policy: TlsPolicy) -> DialOptions | Temporary:
+    async def _by_dane(self, host: Host, found: Records[str], policy: TlsPolicy) -> DialOptions | Temporary:
         """By DANE if the host publishes TLSA records under DNSSEC (7672 §2.2), otherwise as without DANE."""
-        for name in dict.fromkeys([canonical, host.name]):  # 7672 §2.1.3: the name at the end of CNAMEs first
-            found = await self._names.tlsa(f"_{host.port}._tcp.{name}")
-            if isinstance(found, Temporary):
-                return found  # never downgraded: the host counts as unreachable (7672 §2.1.1)
-            if isinstance(found, Records) and found.values and found.authenticated:
-                if any(dane.usable(record) for record in found.values):
-                    return DialOptions("dane", tlsa=found.values, names=(name, host.name))
+        names = await self._tlsa_names(host, found)
+        if isinstance(names, Temporary):
+            return names  # never downgraded: the host counts as unreachable (7672 §2.1.1)
+        for name in names:
+            records = await self._names.tlsa(f"_{host.port}._tcp.{name}")
+            if isinstance(records, Temporary):
+                return records
+            if isinstance(records, Records) and records.values and records.authenticated:
+                if any(dane.usable(record) for record in records.values):
+                    return DialOptions("dane", tlsa=records.values, names=(name, host.name))
                 return DialOptions("verified" if policy.verified else "encrypted")
         return _without_dane(policy, None)
+
+    async def _tlsa_names(self, host: Host, found: Records[str]) -> Sequence[str] | Temporary:
+        """Names that the host's TLSA records may have (7672 §2.2.2)."""
+        if found.authenticated:
+            return tuple(dict.fromkeys([found.name, host.name]))  # 7672 §2.1.3: the name at the end of CNAMEs first
+        if found.name == host.name:
+            return ()
+        alias = await self._names.cname(host.name)  # a signed zone may point to a host in one that is not
+        if isinstance(alias, Temporary):
+            return alias
+        return (host.name,) if isinstance(alias, Records) and alias.values and alias.authenticated else ()
 
     async def _open(self, route: Route, host: Host, address: str, options: DialOptions) -> OpenConnection:
         shown = f"[{address}]:{host.port}" if ":" in address else f"{address}:{host.port}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import pytest_twisted
 
-from mailsvc.delivery.connection.connect import Connector
+from mailsvc.delivery.connection.connect import Connector, Unreachable
 from mailsvc.delivery.connection.route import Route, Routes
 from mailsvc.delivery.connection.tls_policy import NO_POLICY, DialOptions, TlsPolicy, required_policy
 from mailsvc.delivery.limits import DeliveryLimits
@@ -95,28 +96,63 @@ def test_dane_takes_precedence_over_mta_sts() -> None:
     assert [how.mode for how in server.dialled] == ["dane"]
 
 
-@pytest_twisted.ensureDeferred
-@pytest.mark.parametrize("addresses", [{"A": ["1.1.1.1"]}, {"AAAA": ["2606:4700::1111"]}, {"A": ["1.1.1.1"], "AAAA": ["2606:4700::1111"]}])
-@pytest.mark.parametrize(("insecure", "mode"), [("", "dane"), ("example.com", "opportunistic"), ("mx.example.com", "opportunistic")])
-async def test_hosts_with_addresses_of_one_family_are_verified(addresses: dict[str, list[str]], insecure: str, mode: str) -> None:
+async def dialled(zones: dict[str, dict[str, list[str]]], validated: set[str], failing: str = "") -> list[DialOptions]:
+    """How the hosts of example.com are connected to. DNSSEC validates the records of these names."""
     from twisted.internet import reactor
 
-    dialled: list[DialOptions] = []
+    found: list[DialOptions] = []
 
     async def dial(address: str, port: int, host: str, options: DialOptions) -> Any:
-        dialled.append(options)
+        found.append(options)
 
-    server = DnsServer({"example.com": {"MX": ["10 mx.example.com."]}, "mx.example.com": addresses, NAME: {"TLSA": [f"3 1 1 {'78' * 32}"]}})
-    server.validated = {"example.com", "mx.example.com", NAME} - {insecure}
+    server = DnsServer(zones)
+    server.validated = validated
     await server.start(reactor)
     try:
         resolver = Resolver(reactor, [server.address])
         route = await Routes(reactor, resolver, {}).resolve("example.com")
         assert isinstance(route, Route)
-        await Connector(reactor, resolver, dial, DeliveryLimits(dane=True)).connect(route)
+        if failing:
+            await resolver.addresses(failing)  # in the cache
+            server.rcodes[failing] = "SERVFAIL"
+        with suppress(Unreachable):
+            await Connector(reactor, resolver, dial, DeliveryLimits(dane=True)).connect(route)
     finally:
         await server.stop()
-    assert [(options.mode, options.tlsa) for options in dialled] == [(mode, (GOOD,) if mode == "dane" else ())]
+    return found
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("addresses", [{"A": ["1.1.1.1"]}, {"AAAA": ["2606:4700::1111"]}, {"A": ["1.1.1.1"], "AAAA": ["2606:4700::1111"]}])
+@pytest.mark.parametrize(("insecure", "mode"), [("", "dane"), ("example.com", "opportunistic"), ("mx.example.com", "opportunistic")])
+async def test_hosts_with_addresses_of_one_family_are_verified(addresses: dict[str, list[str]], insecure: str, mode: str) -> None:
+    zones = {"example.com": {"MX": ["10 mx.example.com."]}, "mx.example.com": addresses, NAME: {"TLSA": [f"3 1 1 {'78' * 32}"]}}
+    found = await dialled(zones, {"example.com", "mx.example.com", NAME} - {insecure})
+    assert [(options.mode, options.tlsa) for options in found] == [(mode, (GOOD,) if mode == "dane" else ())]
+
+
+ALIAS = {
+    "example.com": {"MX": ["10 mx.example.com."]},
+    "mx.example.com": {"CNAME": ["mx.example.net."]},
+    "mx.example.net": {"A": ["1.1.1.1"]},
+    NAME: {"TLSA": [f"3 1 1 {'78' * 32}"]},
+}
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize(
+    ("insecure", "mode"),
+    [("", "dane"), ("mx.example.net", "dane"), *((name, "opportunistic") for name in ("mx.example.com", NAME, "example.com"))],
+)
+async def test_a_signed_alias_of_an_unsigned_host_has_tlsa_records_of_its_own(insecure: str, mode: str) -> None:
+    """RFC 7672 §2.2.2."""
+    found = await dialled(ALIAS, {*ALIAS} - {insecure})
+    assert [(options.mode, options.names[:1]) for options in found] == [(mode, ("mx.example.com",) if mode == "dane" else ())]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_alias_of_an_unsigned_host_that_cannot_be_looked_up_is_unreachable() -> None:
+    assert await dialled(ALIAS, {*ALIAS} - {"mx.example.net"}, failing="mx.example.com") == []
 
 
 class Shared(DeliveryRig):
