@@ -21,9 +21,12 @@ import orjson
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
+from mailsvc.store.encryption import key_file
 from mailsvc.store.encryption.secrets import Encryption, EncryptionError
 from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.finding import Turn
+
+LONGEST = 4096  # bytes of a line at most
 
 log = Logger()
 
@@ -56,9 +59,16 @@ class Journal:
         content = {"account": entry.account, "email": entry.email, "suppress": entry.suppress}
         encrypted = self.encryption.encrypt(orjson.dumps(content), entry.id)
         with self._opened() as fd:
-            os.lseek(fd, 0, os.SEEK_END)
-            os.write(fd, f"{entry.id} {entry.day} {base64.b64encode(encrypted).decode()}\n".encode())
-            os.fsync(fd)
+            end = _end(fd)
+            os.ftruncate(fd, end)  # otherwise the line would continue one that was cut off, and neither could be read
+            try:
+                _write(fd, f"{entry.id} {entry.day} {base64.b64encode(encrypted).decode()}\n".encode(), end)
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, end)
+                raise
+        if not end:
+            key_file.sync(self.file.parent)
 
     def entries(self) -> Sequence[Entry]:
         """All entries, oldest first. Raises JournalError if one cannot be read."""
@@ -101,6 +111,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.file)
+        key_file.sync(self.file.parent)
 
     def _entry(self, line: str, number: int) -> Entry:
         try:
@@ -115,8 +126,22 @@ class Journal:
             ) from None
 
 
+def _end(fd: int) -> int:
+    """Where the complete lines end: what a crash or a full disk cut off was never begun."""
+    size = os.fstat(fd).st_size
+    last = os.pread(fd, LONGEST, max(0, size - LONGEST))
+    return size - len(last) + last.rfind(b"\n") + 1
+
+
+def _write(fd: int, data: bytes, at: int) -> None:
+    """Write all of it. On a full disk, the first part can succeed."""
+    while data:
+        count = os.pwrite(fd, data, at)
+        data, at = data[count:], at + count
+
+
 def _lines(fd: int) -> list[str]:
-    """The complete lines: what a crash cut off was never begun."""
+    """The complete lines."""
     os.lseek(fd, 0, os.SEEK_SET)
     with os.fdopen(os.dup(fd), "rb") as file:
         *lines, _ = file.read().decode("utf-8", "replace").split("\n")

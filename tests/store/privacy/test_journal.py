@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from datetime import date, datetime
 from pathlib import Path
 from uuid import UUID
@@ -48,6 +49,29 @@ def test_what_a_crash_cut_off_was_never_begun(journal: Journal) -> None:
     with journal.file.open("ab") as file:
         file.write(b"00000000-0000-0000-0000-00000000")
     assert [each.id.int for each in journal.entries()] == [1]
+
+
+def test_an_entry_after_a_crash_is_read_back(journal: Journal) -> None:
+    given = [entry(1, date(2026, 1, 1)), entry(2, date(2026, 1, 2)), entry(3, date(2026, 1, 3))]
+    journal.add(given[0])
+    for following in given[1:]:
+        with journal.file.open("ab") as file:
+            file.write(b"00000000-0000-0000-0000-000000000009 2026-01-01 AAAA")  # without its end
+        journal.add(following)
+    assert journal.entries() == given
+
+
+def test_an_entry_that_does_not_fit_on_the_disk_leaves_the_others(journal: Journal) -> None:
+    journal.add(entry(1, date(2026, 1, 1)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.file.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.add(entry(2, date(2026, 1, 2)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.add(entry(3, date(2026, 1, 3)))
+    assert [each.id.int for each in journal.entries()] == [1, 3]
 
 
 def test_an_unreadable_entry_is_an_error(journal: Journal) -> None:
