@@ -15,8 +15,11 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.store.encryption.secrets import ENVIRONMENT, OLD_ENVIRONMENT
+
 PREFIX = "MAILSVC_"
-RESERVED = (f"{PREFIX}CONFIG", f"{PREFIX}TEST_")  # the command line's --config, and variables of the test suite
+# The command line's --config, variables of the test suite, and the encryption keys (store/encryption/secrets).
+RESERVED = (f"{PREFIX}CONFIG", f"{PREFIX}TEST_", ENVIRONMENT, OLD_ENVIRONMENT)
 
 log = Logger()
 

@@ -13,6 +13,7 @@ from twisted.logger import globalLogPublisher
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.settings import example, loading, reader, schema
 from mailsvc.settings.reader import SettingsError
+from mailsvc.store.encryption.secrets import ENVIRONMENT, OLD_ENVIRONMENT
 from mailsvc.wiring import trusted_networks
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +90,11 @@ def test_settings_are_frozen(tmp_path):
 )
 def test_the_environment_overrides_the_file(tmp_path, name, value, read, expected):
     assert read(load(tmp_path, **{name: value})) == expected
+
+
+@pytest.mark.parametrize("name", [ENVIRONMENT, OLD_ENVIRONMENT])
+def test_the_encryption_keys_can_be_in_the_environment(tmp_path, name):
+    assert load(tmp_path, GOOD, **{name: "1 AAAA"}).secrets.key is None
 
 
 def test_unrelated_environment_variables_are_ignored(tmp_path):
