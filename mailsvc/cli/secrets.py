@@ -44,14 +44,17 @@ def create(settings: Settings) -> None:
 @secrets.command("list")
 @click.pass_obj
 def show(settings: Settings) -> None:
-    """List the keys by number, and how many secrets each has encrypted."""
+    """List the keys by number, and what needs each of them: secrets, hashes, and entries of the erasure journal."""
 
     async def work(database: Database, reactor: Any) -> None:
         encrypted, hashed = dict(await rotation.count(database.pool)), dict(await rotation.hashes(database.pool))
+        journal = database.erasing.journal
+        entries = {} if journal is None else journal.keys()
         for number in list(database.encryption.keys.by_number)[::-1]:
             does = "encrypts" if number == database.encryption.current else "decrypts"
-            hashes = f", {hashed.pop(number)} hashes of erased addresses" if number in hashed else ""
-            click.echo(f"{number}  {does}, {encrypted.pop(number, 0)} secrets{hashes}")
+            needed = f", {hashed.pop(number)} hashes of erased addresses" if number in hashed else ""
+            needed += f", {entries[number]} entries of the erasure journal" if number in entries else ""
+            click.echo(f"{number}  {does}, {encrypted.pop(number, 0)} secrets{needed}")
         for missing, many in hashed.items():
             click.echo(f"{missing}  MISSING, {many} hashes of erased addresses")
         for missing, many in encrypted.items():

@@ -66,6 +66,16 @@ def test_find_export_and_erase(mailsvc: Command, database: str, tmp_path: Path) 
     assert json.loads(listed) == done
 
 
+def test_a_key_that_the_journal_needs_is_listed_as_needed(mailsvc: Command, tmp_path: Path) -> None:
+    mailsvc.prints("privacy", "erase", CANARY, "--yes")
+    assert mailsvc.prints("secrets", "rotate") == "Key 2 encrypts; 0 secrets were re-encrypted."
+    mailsvc.prints("privacy", "erase", CANARY, "--yes")
+    needed = ["2  encrypts, 0 secrets, 1 entries of the erasure journal", "1  decrypts, 0 secrets, 1 entries of the erasure journal"]
+    assert mailsvc.prints("secrets", "list").splitlines() == needed
+    (tmp_path / "secret.key").write_text((tmp_path / "secret.key").read_text().splitlines()[1] + "\n")
+    assert "Line 1 of the erasure journal" in mailsvc.refuses("secrets", "list")
+
+
 def test_the_only_admin_is_not_erased(mailsvc: Command, database: str) -> None:
     mailsvc.prints("account", "create", "Example Ltd")
     mailsvc.prints("member", "add", "ann@example.com", "--account", "Example Ltd")

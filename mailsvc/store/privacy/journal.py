@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -76,6 +77,13 @@ class Journal:
             return []
         with self._opened() as fd:
             return [self._entry(line, number) for number, line in enumerate(_lines(fd), 1)]
+
+    def keys(self) -> Mapping[int, int]:
+        """How many entries each encryption key has encrypted, by its number."""
+        if not self.file.exists():
+            return {}
+        with self._opened() as fd:
+            return Counter(base64.b64decode(line.split(" ")[2])[0] for line in _lines(fd))
 
     def expire(self, now: datetime) -> int:
         """Remove entries of erasures that no backup needs any more. Returns how many."""
