@@ -17,7 +17,7 @@ from mailsvc.accounts import archive as archives
 from mailsvc.accounts.archive import FORMAT, Manifest
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.cli.access import record_read
-from mailsvc.cli.output import AS_JSON, result
+from mailsvc.cli.output import AS_JSON, new_file, result
 from mailsvc.cli.privacy import certificate
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
@@ -29,7 +29,7 @@ from mailsvc.store.account_data.copying import MOST_QUEUED, Copying
 from mailsvc.store.account_data.inserting import Inserting, Unsuitable
 from mailsvc.store.encryption import key_file
 from mailsvc.store.encryption.body_key_files import BodyKeyError
-from mailsvc.store.encryption.secrets import Encryption, fingerprint
+from mailsvc.store.encryption.secrets import Encryption, EncryptionError, fingerprint
 from mailsvc.store.people import minimization
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import by_operator
@@ -52,11 +52,7 @@ def account_export(settings: Settings, /, account: str, output: Path, key: Path,
 
     Keep the key elsewhere: only with it can the DKIM keys and other secrets in the archive be read. The rest is not encrypted.
     """
-    if output.exists():
-        raise click.ClickException(f"{output} already exists. Choose another file with --output.")
-    if not key.exists():
-        key_file.make(key)
-    transfer = Encryption.read(key.read_text(), str(key))
+    transfer = _transfer(key, creating=True)
 
     async def work(database: Database, reactor: Any) -> None:
         owner = await find_account(Accounts(database.pool, reactor), account)
@@ -67,13 +63,11 @@ def account_export(settings: Settings, /, account: str, output: Path, key: Path,
                 f"{queued:,} emails are queued and {broadcasts} broadcasts are being sent, which is not continued elsewhere. "
                 f"Wait until they are sent, or use --without-queued (with at most {MOST_QUEUED:,} emails)."
             )
-        await record_read(database, reactor, by_operator(owner.id, "account exported"))
         hash_keys = {number: fingerprint(number, value) for number, value in database.encryption.keys.by_number.items()}
-        part = output.with_name(f".{output.name}.part")  # so that a file with the name is whole
-        with part.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with new_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            await record_read(database, reactor, by_operator(owner.id, "account exported"))
             rows = await archives.write(copying, archive)
             Manifest(FORMAT, uuid4(), owner.id, owner.name, utc(reactor), __version__, hash_keys, rows).write(archive)
-        part.replace(output)
         click.echo(f"{output}: {sum(rows.values()):,} rows. Its key is in {key}.")
 
     run_with_database(settings, work)
@@ -88,7 +82,7 @@ def account_import(settings: Settings, /, archive: Path, key: Path) -> None:
 
     Members sign in with a link that is sent to them; their passwords and passkeys belong to the other installation.
     """
-    transfer = Encryption.read(key.read_text(), str(key))
+    transfer = _transfer(key)
 
     async def work(database: Database, reactor: Any) -> None:
         try:
@@ -107,6 +101,20 @@ def account_import(settings: Settings, /, archive: Path, key: Path) -> None:
             click.echo(f"{table}: {count:,} were left out: {why}.")
 
     run_with_database(settings, work)
+
+
+def _transfer(path: Path, *, creating: bool = False) -> Encryption:
+    """The key of an archive. `creating`: a new one, if the file does not exist."""
+    try:
+        if creating and not path.exists():
+            key_file.make(path)
+        return Encryption.read(path.read_text(), str(path))
+    except OSError as error:
+        raise click.ClickException(f"The key file {path} cannot be {'used' if creating else 'read'}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise click.ClickException(f"{path} is not the key file of an archive.") from None
+    except EncryptionError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @click.command("close")

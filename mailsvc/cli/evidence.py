@@ -16,9 +16,9 @@ import click
 import orjson
 
 from mailsvc import __version__
-from mailsvc.accounts.onboarding import Refused
 from mailsvc.audit.service import read_key
 from mailsvc.cli.audit import read_anchors
+from mailsvc.cli.output import new_file
 from mailsvc.cli.privacy import certificate
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
@@ -46,7 +46,7 @@ NOT_RECORDED = (
 
 @click.command("evidence")
 @click.option("--since", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The first day (UTC), as YYYY-MM-DD.")
-@click.option("--output", type=click.Path(path_type=Path, exists=False), required=True, help="The ZIP file to write. It must not exist.")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="The ZIP file to write. It must not exist.")
 @click.pass_obj
 def evidence(settings: Settings, since: datetime, output: Path) -> None:
     """Collect settings, access, audit verification, retention, erasures and dependencies for an auditor. It contains members' addresses."""
@@ -60,12 +60,9 @@ def evidence(settings: Settings, since: datetime, output: Path) -> None:
         }  # fmt: skip
         manifest = _json(about)
         signed = {} if settings.audit.signing_key is None else {"manifest.json.sig": read_key(settings.audit).sign(manifest)}
-        try:
-            with output.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, content in {**files, "manifest.json": manifest, **signed}.items():
-                    archive.writestr(name, content)
-        except FileExistsError:
-            raise Refused(f"{output} already exists. Choose another file with --output.") from None
+        with new_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in {**files, "manifest.json": manifest, **signed}.items():
+                archive.writestr(name, content)
         await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "evidence exported", f"since {first:%Y-%m-%d}"))
         click.echo(f"{output}: {len(files)} files.")
 

@@ -1,10 +1,13 @@
-"""Options and formats that several commands share: `--json`, durations, times, a name that fits several things."""
+"""What several commands share: `--json`, durations, times, a name that fits several things, files that are written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import click
 import orjson
@@ -61,3 +64,22 @@ def the_only(found: Sequence[T], none: str, several: str, lines: Sequence[str]) 
     if len(found) > 1:
         raise Refused("\n".join([several, *lines]))
     return found[0]
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that only its owner can read, and that has its name once it is whole. Raises Refused."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        if os.path.lexists(path):
+            raise Refused(f"{path} already exists. Choose another file with --output.")
+        part.unlink(missing_ok=True)  # of a command that was killed
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                yield file
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}.") from None

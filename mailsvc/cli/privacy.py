@@ -14,6 +14,7 @@ import orjson
 
 from mailsvc.accounts.onboarding import Refused, address, find_account
 from mailsvc.cli.access import record_read
+from mailsvc.cli.output import new_file
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.runtime.database import Database
@@ -58,7 +59,7 @@ def find(settings: Settings, /, email: str, account: str | None, as_json: bool) 
 @privacy.command("export")
 @click.argument("email")
 @_ACCOUNT
-@click.option("--output", type=click.Path(path_type=Path, exists=False), required=True, help="The ZIP file to write. It must not exist.")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="The ZIP file to write. It must not exist.")
 @click.pass_obj
 def export(settings: Settings, /, email: str, account: str | None, output: Path) -> None:
     """Write everything that is stored about an address into a ZIP file: rows as JSON lines, and messages.
@@ -67,19 +68,14 @@ def export(settings: Settings, /, email: str, account: str | None, output: Path)
     the account's content: `mailsvc account access`.
     """
 
-    if output.exists():
-        raise click.ClickException(f"{output} already exists. Choose another file with --output.")
-
     async def work(database: Database, reactor: Any) -> None:
         finder, owner = await _finder(database, reactor, email, account)
-        if owner is None:
-            await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "address exported"))
-        else:
-            await record_read(database, reactor, by_operator(owner, "address exported"))
-        part = output.with_name(f".{output.name}.part")  # so that a file with the name is whole
-        with part.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with new_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            if owner is None:
+                await Audit(database.pool, reactor).write(by_operator(INSTALLATION, "address exported"))
+            else:
+                await record_read(database, reactor, by_operator(owner, "address exported"))
             rows, messages = await _write(finder, archive, utc(reactor))
-        part.replace(output)
         click.echo(f"{output}: {rows:,} rows, {messages:,} messages.")
 
     run_with_database(settings, work)

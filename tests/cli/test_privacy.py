@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import resource
+import sys
 import zipfile
 from pathlib import Path
 
 import psycopg2
 import pytest
 
+from mailsvc.accounts.onboarding import Refused
+from mailsvc.cli.output import new_file
 from tests.cli.test_cli import Command
 from tests.store.fixtures import ACCOUNT
 from tests.store.privacy.filling import CANARY, KEYS, MESSAGE, fill, leaks
@@ -46,6 +50,7 @@ def test_find_export_and_erase(mailsvc: Command, database: str, tmp_path: Path) 
 
     archive = tmp_path / "zoe.zip"
     mailsvc.prints("privacy", "export", CANARY, "--output", str(archive))
+    assert archive.stat().st_mode & 0o777 == 0o600
     refused = mailsvc.refuses("privacy", "export", CANARY, "--output", str(archive))
     assert refused.endswith("already exists. Choose another file with --output.")
     with zipfile.ZipFile(archive) as file:
@@ -64,6 +69,34 @@ def test_find_export_and_erase(mailsvc: Command, database: str, tmp_path: Path) 
     assert mailsvc.prints("privacy", "find", CANARY) == "The address is not stored anywhere."
     [listed] = mailsvc.prints("privacy", "erasures").splitlines()
     assert json.loads(listed) == done
+
+
+def test_a_file_that_cannot_be_written_is_named(mailsvc: Command, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "none" / "zoe.zip")
+    why = mailsvc.refuses("privacy", "export", CANARY, "--output", nowhere)
+    assert why == f"mailsvc: {nowhere} cannot be written: No such file or directory."
+    account, key = mailsvc.prints("account", "create", "Example Ltd"), tmp_path / "file" / "account.key"
+    key.parent.write_text("")
+    words = ("account", "export", account, "--output", str(tmp_path / "account.zip"), "--key")
+    assert "account.key cannot be used: File exists." in mailsvc.refuses(*words, str(key))
+    assert "expected a number from 1 to 255" in mailsvc.refuses(*words, str(mailsvc.config))
+    assert "is not the key file" in mailsvc.refuses(*words, sys.executable)
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "zoe.zip"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(Refused, match=r"zoe\.zip cannot be written: File too large"), new_file(output) as file:
+            file.write(bytes(1000))
+            file.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    with new_file(output) as file:
+        file.write(b"whole")
+    assert (output.read_bytes(), output.stat().st_mode & 0o777) == (b"whole", 0o600)
 
 
 def test_a_key_that_the_journal_needs_is_listed_as_needed(mailsvc: Command, tmp_path: Path) -> None:
