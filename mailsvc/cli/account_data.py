@@ -144,6 +144,7 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
             sentence = f"{owner.name} is suspended. {until}"
             result(as_json, sentence, id=owner.id, data_deleted_at=at)
             return
+        await closing.end(owner.id, [line])
         await _delete(database, owner.id)
 
     run_with_database(settings, work)
@@ -180,8 +181,10 @@ def account_reopen(settings: Settings, /, account: str, as_json: bool) -> None:
 
     async def work(database: Database, reactor: Any) -> None:
         owner = await find_account(Accounts(database.pool, reactor), account)
-        if not await Closing(database.pool, reactor).reopen(owner.id, [by_operator(owner.id, "account reopened")]):
-            raise Refused(f"{owner.name} is not being closed.")
+        closing = Closing(database.pool, reactor)
+        if not await closing.reopen(owner.id, [by_operator(owner.id, "account reopened")]):
+            late = await closing.closes_at(owner.id) is not None
+            raise Refused(f"{owner.name} cannot be kept: its data is being deleted." if late else f"{owner.name} is not being closed.")
         suspended = (await find_account(Accounts(database.pool, reactor), str(owner.id))).suspended_at is not None
         sentence = f"{owner.name} is no longer closed{', but suspended as before' if suspended else ''}."
         result(as_json, sentence, id=owner.id, suspended=suspended)

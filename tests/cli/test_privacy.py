@@ -131,3 +131,17 @@ def test_a_deletion_that_was_killed_at_its_end_is_finished_by_the_same_command(m
     connection.close()
     again = json.loads(mailsvc.prints(*words))
     assert (again["id"], again["state"], again["erased"]) == (first["id"], "finished", first["erased"])
+
+
+def test_an_account_whose_deletion_was_interrupted_is_not_reopened(mailsvc: Command, database: str) -> None:
+    fill_encrypted(database)
+    mailsvc.prints("account", "close", str(ACCOUNT), "--yes")
+    connection = psycopg2.connect(database)
+    with connection, connection.cursor() as cursor:  # what deletes the row of the account, at the end, fails
+        cursor.execute("CREATE TABLE needs (account_id uuid REFERENCES accounts); INSERT INTO needs VALUES (%s)", (str(ACCOUNT),))
+    mailsvc.refuses("account", "close", str(ACCOUNT), "--days", "0", "--yes")
+    assert "cannot be kept: its data is being deleted" in mailsvc.refuses("account", "reopen", str(ACCOUNT))
+    with connection, connection.cursor() as cursor:
+        cursor.execute("DROP TABLE needs")
+    connection.close()
+    assert json.loads(mailsvc.prints("account", "close", str(ACCOUNT), "--days", "0", "--yes"))["state"] == "finished"

@@ -18,6 +18,7 @@ _CLOSE = """
 UPDATE accounts SET closes_at = %(at)s, closed_at = %(now)s, suspended_at = coalesce(suspended_at, %(now)s)
 WHERE id = %(account)s AND closes_at IS NULL
 """
+_END = "UPDATE accounts SET closes_at = %(now)s WHERE id = %(account)s AND closes_at > %(now)s"
 # An account that the operator had suspended before stays suspended.
 _REOPEN = """
 UPDATE accounts SET closes_at = NULL, closed_at = NULL, suspended_at = nullif(suspended_at, closed_at)
@@ -37,6 +38,10 @@ class Closing:
     async def close(self, account_id: UUID, at: datetime, lines: Sequence[Line]) -> bool:
         """Suspend the account now; at that time its data is deleted. False if this was decided before."""
         return await self._changed(lines, _CLOSE, {"account": account_id, "at": at, "now": utc(self.clock)})
+
+    async def end(self, account_id: UUID, lines: Sequence[Line]) -> bool:
+        """Delete the data of a closed account now, instead of later: it can no longer be reopened. False if that was decided before."""
+        return await self._changed(lines, _END, {"account": account_id, "now": utc(self.clock)})
 
     async def reopen(self, account_id: UUID, lines: Sequence[Line]) -> bool:
         """The account is as it was before. False if it was not being closed, or if it is too late."""
