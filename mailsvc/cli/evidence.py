@@ -34,10 +34,8 @@ from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
 from mailsvc.store.people.operator_access import OperatorAccesses
 from mailsvc.store.postgres import server_settings
-from mailsvc.store.privacy.erasures import EVERYWHERE
 from mailsvc.store.queue import processes
 
-PAGE = 100
 NOT_RECORDED = (
     "mailsvc does not know about backups and tests of restoring them, certificates of the reverse proxy, known vulnerabilities of the "
     "components (check sbom.cdx.json with a current database), or who may log in to the machines."
@@ -120,17 +118,11 @@ async def _retention(settings: Settings, database: Database) -> dict[str, object
 
 async def _erasures(database: Database, since: datetime) -> bytes:
     """Certificates, of all accounts."""
-    erasing, out = database.erasing, b""
-    owners = [EVERYWHERE, *(account.id for account in await Accounts(database.pool, None).list())]
-    for owner in owners:
-        after, more = None, True
-        while more:
-            page, more = await erasing.eraser.erasures.list(owner, PAGE, after)
-            for each in page:
-                if each.requested_at >= since:
-                    out += orjson.dumps(certificate(each, journal=erasing.journal is not None)) + b"\n"
-            after = page[-1].id if page else None
-    return out
+    erasing = database.erasing
+    lines = [
+        orjson.dumps(certificate(each, journal=erasing.journal is not None)) + b"\n" async for each in erasing.eraser.erasures.since(since)
+    ]
+    return b"".join(lines)
 
 
 def _stored(field: attrs.Attribute[object], _: object) -> bool:

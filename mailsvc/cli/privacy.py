@@ -118,10 +118,13 @@ def erase(settings: Settings, /, email: str, account: str | None, suppress: bool
 @_ACCOUNT
 @click.pass_obj
 def erasures(settings: Settings, /, account: str | None) -> None:
-    """List the certificates of erasures, newest first, one JSON object per line. Without an account: those for all accounts."""
+    """List the certificates of erasures, newest first, one JSON object per line. Without an account: those for all accounts.
+
+    The certificate of an account that was deleted is listed by the account's ID.
+    """
 
     async def work(database: Database, reactor: Any) -> None:
-        owner = EVERYWHERE if account is None else (await find_account(Accounts(database.pool, reactor), account)).id
+        owner = EVERYWHERE if account is None else await _owner(database, reactor, account)
         erasing, after, more = database.erasing, None, True
         while more:
             page, more = await erasing.eraser.erasures.list(owner, 100, after)
@@ -130,6 +133,20 @@ def erasures(settings: Settings, /, account: str | None) -> None:
             after = page[-1].id if page else None
 
     run_with_database(settings, work)
+
+
+async def _owner(database: Database, reactor: Any, text: str) -> UUID:
+    """The account, which may have been deleted: then it is known by its certificates. Raises Refused."""
+    try:
+        return (await find_account(Accounts(database.pool, reactor), text)).id
+    except Refused:
+        try:
+            gone = UUID(text)
+        except ValueError:
+            gone = None
+        if gone is None or not (await database.erasing.eraser.erasures.list(gone, 1))[0]:
+            raise
+        return gone
 
 
 def certificate(erasure: Erasure, *, journal: bool) -> dict[str, object]:

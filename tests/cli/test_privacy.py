@@ -119,12 +119,18 @@ def test_the_only_admin_is_not_erased(mailsvc: Command, database: str) -> None:
     assert done["erased"]["users"] == 1 and done["kept"] == {}
 
 
-def test_a_deletion_that_was_killed_at_its_end_is_finished_by_the_same_command(mailsvc: Command, database: str) -> None:
+def test_a_deletion_that_was_killed_at_its_end_is_finished_by_the_same_command(mailsvc: Command, database: str, tmp_path: Path) -> None:
     fill_encrypted(database)
     words = ("account", "close", str(ACCOUNT), "--days", "0", "--yes")
     first = json.loads(mailsvc.prints(*words))
+    evidence = tmp_path / "evidence.zip"
+    mailsvc("evidence", "--since", "2020-01-01", "--output", str(evidence))
     assert first["state"] == "finished"
     assert "No account is called" in mailsvc.refuses(*words)
+    assert json.loads(mailsvc.prints("privacy", "erasures", "--account", str(ACCOUNT))) == first
+    assert "No account is called" in mailsvc.refuses("privacy", "erasures", "--account", str(ACCOUNT).replace("a", "b"))
+    with zipfile.ZipFile(evidence) as archive:
+        assert json.loads(archive.read("erasures.jsonl")) == first
     connection = psycopg2.connect(database)
     with connection, connection.cursor() as cursor:
         cursor.execute("UPDATE erasures SET finished_at = NULL")  # as before the last transaction

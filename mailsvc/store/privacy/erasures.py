@@ -7,7 +7,7 @@ processes that work on the same one do nothing twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,9 @@ WHERE account_id = %s AND finished_at IS NULL AND hash = ANY (%s::bytea[]) AND s
 """
 _GET = f"SELECT {COLUMNS} FROM erasures WHERE account_id = %s AND id = %s"
 _LIST = f"SELECT {COLUMNS} FROM erasures WHERE account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s"
+_SINCE = f"""
+SELECT {COLUMNS} FROM erasures WHERE requested_at >= %s AND (account_id, id) > (%s, %s) ORDER BY account_id, id LIMIT %s
+"""
 _UNFINISHED = f"SELECT {COLUMNS}, address FROM erasures WHERE finished_at IS NULL ORDER BY requested_at LIMIT 100"
 _LOCK = "SELECT progress, counts FROM erasures WHERE account_id = %s AND id = %s AND finished_at IS NULL FOR UPDATE"
 _SAVE = "UPDATE erasures SET progress = %s, counts = %s WHERE account_id = %s AND id = %s"
@@ -131,6 +134,14 @@ class Erasures:
         """Newest first, and whether there are more."""
         rows = await self.pool.rows(_LIST, (account_id, after, after, limit + 1))
         return [Erasure(**COLUMNS.read(row)) for row in rows[:limit]], len(rows) > limit
+
+    async def since(self, at: datetime, size: int = 100) -> AsyncIterator[Erasure]:
+        """Those that were requested since then, of all accounts, also of those that were deleted."""
+        after = (EVERYWHERE, EVERYWHERE)
+        while rows := await self.pool.rows(_SINCE, (at, *after, size)):
+            for row in rows:
+                yield (each := Erasure(**COLUMNS.read(row)))
+            after = (each.account_id, each.id)
 
     async def unfinished(self) -> Sequence[tuple[Erasure, str]]:
         """Those that are not finished, with their addresses."""
