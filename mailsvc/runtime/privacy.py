@@ -43,10 +43,14 @@ async def erase_again(erasing: Recorded, *, restored: bool) -> None:
 
 @attrs.define(eq=False)
 class ErasureService:
-    """Continues erasures that were requested over the API, interrupted, or are waiting for mail in delivery. Deletes closed accounts."""
+    """Continues erasures that were requested over the API, interrupted, or are waiting for mail in delivery. Deletes closed accounts.
+
+    `at_once`: how many it reads. Those that wait leave their place to others until they are tried again.
+    """
 
     clock: Any
     erasing: Recorded
+    at_once: int = 100
     _tried: dict[UUID, datetime] = attrs.field(factory=dict, init=False)
 
     def start(self, opened: Opened) -> None:
@@ -66,8 +70,9 @@ class ErasureService:
         eraser, journal, now = self.erasing.eraser, self.erasing.journal, utc(self.clock)
         for account_id in await Closing(eraser.pool, self.clock).due():
             await self.erasing.begin(account_id, the_account(account_id), False, "service")
-        for erasure, email in await eraser.erasures.unfinished():
-            if now - self._tried.get(erasure.id, now - RETRY) >= RETRY and not eraser.stopped:
+        self._tried = {id_: at for id_, at in self._tried.items() if now - at < RETRY}
+        for erasure, email in await eraser.erasures.unfinished(self._tried, self.at_once):
+            if not eraser.stopped:
                 self._tried[erasure.id] = now
                 if (await eraser.run(erasure, email)).finished_at is not None:
                     self._tried.pop(erasure.id)

@@ -7,7 +7,7 @@ processes that work on the same one do nothing twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -41,7 +41,9 @@ _LIST = f"SELECT {COLUMNS} FROM erasures WHERE account_id = %s AND (%s::uuid IS 
 _SINCE = f"""
 SELECT {COLUMNS} FROM erasures WHERE requested_at >= %s AND (account_id, id) > (%s, %s) ORDER BY account_id, id LIMIT %s
 """
-_UNFINISHED = f"SELECT {COLUMNS}, address FROM erasures WHERE finished_at IS NULL ORDER BY requested_at LIMIT 100"
+_UNFINISHED = f"""
+SELECT {COLUMNS}, address FROM erasures WHERE finished_at IS NULL AND id <> ALL (%s::uuid[]) ORDER BY requested_at, id LIMIT %s
+"""
 _LOCK = "SELECT progress, counts FROM erasures WHERE account_id = %s AND id = %s AND finished_at IS NULL FOR UPDATE"
 _SAVE = "UPDATE erasures SET progress = %s, counts = %s WHERE account_id = %s AND id = %s"
 _FINISH = "UPDATE erasures SET finished_at = %s, address = NULL, progress = '{}', counts = %s WHERE account_id = %s AND id = %s"
@@ -143,10 +145,10 @@ class Erasures:
                 yield (each := Erasure(**COLUMNS.read(row)))
             after = (each.account_id, each.id)
 
-    async def unfinished(self) -> Sequence[tuple[Erasure, str]]:
-        """Those that are not finished, with their addresses."""
+    async def unfinished(self, without: Collection[UUID] = (), size: int = 100) -> Sequence[tuple[Erasure, str]]:
+        """The oldest ones that are not finished, with their addresses. `without`: not these."""
         found = []
-        for *row, encrypted in await self.pool.rows(_UNFINISHED):
+        for *row, encrypted in await self.pool.rows(_UNFINISHED, (list(without), size)):
             erasure = Erasure(**COLUMNS.read(row))
             found.append((erasure, self.encryption.decrypt(bytes(encrypted), erasure.id).decode()))
         return found

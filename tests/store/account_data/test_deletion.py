@@ -118,6 +118,22 @@ async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a
     assert len(await pool.rows("SELECT 1 FROM accounts")) == 1
 
 
+@pytest_twisted.ensureDeferred
+async def test_an_erasure_that_waits_does_not_keep_others_waiting(store: StoreRig) -> None:
+    from twisted.internet import reactor
+
+    await store.accept(email("a@else.example"))
+    await store.claim("else.example")  # it is being sent
+    recorded = Recorded(eraser(store.pool), None)
+    waiting = await recorded.begin(ACCOUNT, "a@else.example", False, "api")
+    later = await recorded.begin(ACCOUNT, "b@else.example", False, "api")
+    service = ErasureService(reactor, recorded, at_once=1)
+    await service.continue_all()
+    await service.continue_all()
+    found = [await recorded.eraser.erasures.get(ACCOUNT, each.id) for each in (waiting, later)]
+    assert [each is not None and each.finished_at is not None for each in found] == [False, True]
+
+
 def fill_again(database: str) -> None:
     """Yesterday's backup."""
     import psycopg2
