@@ -5,6 +5,7 @@ Each is one transaction of a few hundred rows at most; `progress` moves to the n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -61,6 +62,12 @@ SELECT a.id, %(hash)s, %(key)s, %(id)s, 'manual', %(now)s FROM accounts a
 WHERE a.id = %(account)s::uuid ON CONFLICT (account_id, hash) DO NOTHING
 """
 _USERS = "SELECT id FROM users WHERE email = ANY (%(addresses)s) ORDER BY id LIMIT 1 FOR UPDATE"
+# Of all accounts in which the person is an admin. Locked, so that two of them cannot be erased, or remove each other, at the same time.
+_ADMINS = """
+SELECT account_id, user_id FROM members WHERE role = 'admin' AND account_id IN (
+    SELECT account_id FROM members WHERE user_id = %(user)s AND role = 'admin' AND (%(account)s::uuid IS NULL OR account_id = %(account)s)
+) ORDER BY account_id, user_id FOR UPDATE
+"""
 _LEAVE = "DELETE FROM members WHERE account_id = %s AND user_id = %s"
 _END_SESSIONS = "DELETE FROM sessions WHERE account_id = %s AND user_id = %s"
 _DELETE_USER = "DELETE FROM users u WHERE u.id = %s AND NOT EXISTS (SELECT FROM members m WHERE m.user_id = u.id AND %s)"
@@ -132,9 +139,13 @@ class People:
             progress.next_step()
 
     async def members(self, tx: Transaction, progress: Progress) -> None:
-        """Delete the user, or only the membership in the account if there are others."""
+        """Delete the user, or only the membership in the account if there are others. The only admin of an account has to wait."""
         rows = await tx.rows(_USERS, self.named)
         for (user_id,) in rows:
+            admins = Counter(account_id for account_id, _ in await tx.rows(_ADMINS, {"user": user_id, "account": self.account}))
+            if 1 in admins.values():
+                progress.add("waiting", "users.email")
+                continue
             if self.account is not None:
                 if not (await tx.rows(_MEMBER, (self.account, user_id)))[0][0]:
                     continue

@@ -8,13 +8,15 @@ from typing import Any
 import psycopg2
 import pytest
 import pytest_twisted
+from twisted.internet.task import Clock
 
 from mailsvc.outcome import Delivered
 from mailsvc.store.events import events
 from mailsvc.store.events.event_data import Click
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.privacy.eraser import Eraser
+from mailsvc.store.privacy.eraser import Eraser, refused
 from mailsvc.store.privacy.erasures import Erasure
 from mailsvc.store.privacy.finding import Finder
 from tests.store.fixtures import DAY, NOW, StoreRig, email
@@ -151,3 +153,22 @@ async def test_a_message_to_somebody_else_that_mentions_the_address_is_deleted(s
     done = await run(store.pool)
     assert done.counts["erased"] == {"messages.bytes": 1}
     assert await store.pool.rows("SELECT email_id FROM messages") == [(other.email_id,)]
+
+
+@pytest.mark.parametrize("account", [None, ACCOUNT])
+@pytest_twisted.ensureDeferred
+async def test_of_two_admins_who_are_erased_at_the_same_time_one_stays_until_there_is_another(pool: Pool, account: Any) -> None:
+    await pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Example', now())", (ACCOUNT,))
+    users = Users(pool, Clock(), KEYS)
+    for name in ("ann", "bob"):
+        await users.join(ACCOUNT, (await users.create(f"{name}@person.example")).id, "admin")
+    erase = eraser(pool)
+    both = [f"{name}@person.example" for name in ("ann", "bob")]
+    assert [await refused(pool, each, account) for each in both] == [None, None]
+    begun = [await erase.erasures.begin(account, erase.erasures.new_id(), each, False, "api") for each in both]
+    first, second = [await erase.run(one, each) for one, each in zip(begun, both, strict=True)]
+    assert first.finished_at is not None and second.finished_at is None and second.counts["waiting"] == {"users.email": 1}
+    assert [each.email for each in await users.members(ACCOUNT)] == ["bob@person.example"]
+    await users.join(ACCOUNT, (await users.create("cy@person.example")).id, "admin")
+    assert (await erase.run(second, both[1])).finished_at is not None
+    assert [each.email for each in await users.members(ACCOUNT)] == ["cy@person.example"]
