@@ -85,21 +85,14 @@ class BodyKeyFiles:
         """The folder and the file belong to the owner of the folder above, whoever runs the command."""
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True)
-            _give(self.folder, self.folder.parent)
+            key_file.give(self.folder, self.folder.parent)
         if path.exists():
             return
         temporary = key_file.written(path, base64.b64encode(os.urandom(SIZE)).decode() + "\n")
         try:
-            _give(temporary, self.folder)
+            key_file.give(temporary, self.folder)
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
         finally:
             temporary.unlink()
         key_file.sync(self.folder)  # without this secret everything that it encrypts is lost
-
-
-def _give(path: Path, like: Path) -> None:
-    """Make `path` belong to the owner of `like`, if this user may."""
-    owner = like.stat()
-    with contextlib.suppress(PermissionError):
-        os.chown(path, owner.st_uid, owner.st_gid)

@@ -89,3 +89,10 @@ def sync(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def give(path: Path, like: Path) -> None:
+    """Make `path` belong to the owner of `like`, if this user may."""
+    owner = like.stat()
+    with contextlib.suppress(PermissionError):
+        os.chown(path, owner.st_uid, owner.st_gid)

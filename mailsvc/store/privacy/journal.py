@@ -72,9 +72,7 @@ class Journal:
             key_file.sync(self.file.parent)
 
     def entries(self) -> Sequence[Entry]:
-        """All entries, oldest first. Raises JournalError if one cannot be read."""
-        if not self.file.exists():
-            return []
+        """All entries, oldest first. Creates the file. Raises JournalError if it cannot be used, or if one cannot be read."""
         with self._opened() as fd:
             return [self._entry(line, number) for number, line in enumerate(_lines(fd), 1)]
 
@@ -99,9 +97,18 @@ class Journal:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """The file, locked."""
+        """The file, locked. A new one belongs to the owner of its folder, whoever runs the command. Raises JournalError."""
         while True:
-            fd = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                new = not self.file.exists()
+                fd = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600)
+                if new:
+                    key_file.give(self.file, self.file.parent)
+            except OSError as error:
+                raise JournalError(
+                    f"The setting privacy.journal is {self.file}, which cannot be written: {error.strerror}. Without it, erased data would "
+                    "come back from a backup."
+                ) from None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(fd), self.file.stat()):  # otherwise it was replaced meanwhile

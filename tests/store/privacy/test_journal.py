@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -72,6 +74,21 @@ def test_an_entry_that_does_not_fit_on_the_disk_leaves_the_others(journal: Journ
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     journal.add(entry(3, date(2026, 1, 3)))
     assert [each.id.int for each in journal.entries()] == [1, 3]
+
+
+def test_a_journal_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    missing = Journal(tmp_path / "none" / "erasures", KEYS, 10)
+    for use in (missing.entries, partial(missing.add, entry(1, date(2026, 1, 1)))):
+        with pytest.raises(JournalError, match=r"The setting privacy\.journal is .*/none/erasures, which cannot be written: No such file"):
+            use()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_journal_that_root_creates_belongs_to_the_owner_of_its_folder(tmp_path: Path) -> None:
+    os.chown(tmp_path, 4321, 1234)
+    journal = Journal(tmp_path / "erasures", KEYS, 10)
+    assert journal.entries() == []
+    assert (journal.file.stat().st_uid, journal.file.stat().st_gid, journal.file.stat().st_mode & 0o777) == (4321, 1234, 0o600)
 
 
 def test_an_unreadable_entry_is_an_error(journal: Journal) -> None:
