@@ -124,7 +124,7 @@ def makeService(options: Options) -> IService:
     prepare(reactor, settings.database.clock_tolerance)  # before any timer is set
     start = partial(serve_cells, reactor, options) if options["by cell"] else lambda opened: Daemon(reactor, settings, opened).start()
     seconds = settings.delivery.drain_seconds + STOP
-    return Lifespan(reactor, start, explain, logs.observer(settings.log), signals=True, stop_seconds=seconds)
+    return Lifespan(reactor, start, explain, options.checked(lambda: logs.observer(settings.log)), signals=True, stop_seconds=seconds)
 
 
 class Daemon:

@@ -18,6 +18,7 @@ from mailsvc.monitoring import logs
 from mailsvc.monitoring.failures import explain
 from mailsvc.runtime.database import Database, open_database
 from mailsvc.runtime.lifecycle import Opened
+from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 
 log = Logger()
@@ -41,7 +42,10 @@ def run_with_database(settings: Settings, work: DatabaseWork, *, migrating: bool
 def start(settings: Settings, work: Callable[[Any], Awaitable[None]]) -> None:
     """Runs `work` with the reactor, without a database. Errors that are expected become messages."""
     # Standard output is for results: logs go to the log file or to standard error.
-    sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
+    try:
+        sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
     globalLogBeginner.beginLoggingTo([sink], redirectStandardIO=False, discardBuffer=True)
     react(lambda reactor: Deferred.fromCoroutine(_reported(work, reactor)))
 

@@ -16,6 +16,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText, format
 from zope.interface import implementer
 
 from mailsvc.settings import schema
+from mailsvc.settings.reader import SettingsError
 
 # The last line of defense: whatever looks like a secret is cut short, whichever module logged it. A pattern is only searched for in texts
 # that contain its word, in lower case: few lines do.
@@ -142,8 +143,11 @@ class WatchedFile:
 
 
 def observer(log: schema.Log) -> Observer:
-    """Returns the observer for the settings in [log]."""
-    out: Lines | None = WatchedFile(log.file) if log.file else sys.__stdout__
+    """Returns the observer for the settings in [log]. Raises SettingsError."""
+    try:
+        out: Lines | None = WatchedFile(log.file) if log.file else sys.__stdout__
+    except OSError as error:
+        raise SettingsError(f"The setting log.file is {log.file}, which cannot be written: {error.strerror}.") from None
     assert out is not None, "twistd always has standard output"
     return Observer(out, form=log.format, level=log.level)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from twisted.python.usage import Options as UsageOptions
 
@@ -13,6 +14,8 @@ from mailsvc.runtime import one_server
 from mailsvc.settings import loading
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
+
+T = TypeVar("T")
 
 
 class Options(UsageOptions):
@@ -39,6 +42,13 @@ class Options(UsageOptions):
             sys.exit(f"mailsvc cannot start. {error}")
         except one_server.AlreadyRunning as error:
             sys.exit(str(error))
+
+    def checked(self, make: Callable[[], T]) -> T:
+        """What this makes from the settings; a mistake that it finds in them ends the process with a sentence."""
+        try:
+            return make()
+        except SettingsError as error:
+            sys.exit(f"mailsvc cannot start. {error}")
 
     def _cells(self) -> dict[str, Settings]:
         """The settings of each cell whose processes are to be run; none for a daemon."""

@@ -10,6 +10,7 @@ from twisted.logger import Logger, LogLevel
 
 from mailsvc.monitoring.logs import Observer, observer, without_secrets
 from mailsvc.settings import schema
+from mailsvc.settings.reader import SettingsError
 
 KEY = "ms_" + "a1B2c3D4e5F6g7H8" * 2
 
@@ -126,6 +127,12 @@ def test_a_log_file_that_was_rotated_is_opened_again(tmp_path):
     log.info("third")
     kept = [path.read_text().split()[-1] for path in (tmp_path / "mailsvc.json.1", tmp_path / "mailsvc.json.2", file)]
     assert kept == ["first", "second", "third"]
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path):
+    file = tmp_path / "none" / "mailsvc.log"
+    with pytest.raises(SettingsError, match=rf"The setting log\.file is {file}, which cannot be written: No such file or directory\."):
+        observer(schema.Log(file=file))
 
 
 def test_a_log_file_that_cannot_be_opened_again_stays_in_use(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailsvc.runtime.options import Options
+from mailsvc.settings.reader import SettingsError
 from tests.settings.test_cells import TWO
 
 
@@ -42,3 +43,11 @@ def test_several_cells_are_chosen_or_shared(tmp_path: Path) -> None:
 def test_mistakes_end_it_with_a_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(SystemExit, match=f"mailsvc cannot start. {message}"):
         parsed(tmp_path, *arguments)
+
+
+def test_a_mistake_that_is_found_later_ends_it_too(tmp_path: Path) -> None:
+    def mistaken() -> None:
+        raise SettingsError("The setting log.file is wrong.")
+
+    with pytest.raises(SystemExit, match=r"mailsvc cannot start\. The setting log\.file is wrong\."):
+        parsed(tmp_path).checked(mistaken)
