@@ -26,6 +26,7 @@ from mailsvc.content_filter import ContentFilter, FilterRequest
 from mailsvc.delivery import shaping
 from mailsvc.delivery.connection import sources
 from mailsvc.delivery.connection.sources import SourceRules, Sources
+from mailsvc.delivery.connection.tls_policy import Source
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.shaping import Shaping
 from mailsvc.domains import views
@@ -118,6 +119,17 @@ def source_addresses(delivery: settings_.Delivery) -> Sources:
         raise SettingsError(f"The setting delivery.sources has {error}.") from None
 
 
+def sources_of_regions(settings: Settings) -> list[Source]:
+    """The addresses that the settings of all regions name."""
+    found: list[Source] = []
+    for name, region in settings.regions.items():
+        try:
+            found += sources.parse(region.sources)
+        except ValueError as error:
+            raise SettingsError(f"The setting regions.{name}.sources has {error}.") from None
+    return found
+
+
 def bulk_pool(delivery: settings_.Delivery) -> str:
     """The pool of bulk mail; empty: the default pool."""
     return _pool("delivery.bulk_pool", delivery.bulk_pool or shaping.DEFAULT_POOL)
@@ -186,8 +198,7 @@ def reports(
     held: Callable[[], str | None],
 ) -> ReportIntake:
     """Takes DMARC and TLS reports about customers' domains."""
-    elsewhere = [text for each in settings.regions.values() for text in each.sources]
-    addresses = frozenset(each.address for each in (*source_addresses(settings.delivery).all, *sources.parse(elsewhere)))
+    addresses = frozenset(each.address for each in (*source_addresses(settings.delivery).all, *sources_of_regions(settings)))
     own = OwnSources(maintenance.checker.resolver, maintenance.publishing, addresses)
     keep, secrets = timedelta(days=settings.retention.reports), partial(database.encryption.secrets_for, REPORTS)
     return ReportIntake(secrets, maintenance.domains, Reports(database.pool), own, in_thread, seconds, keep, held)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.net import address_guard
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
@@ -70,7 +71,25 @@ def host(value: str) -> str | None:
 
 
 def address(value: str) -> str | None:
-    return None if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
+    return _mailbox(value) if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
+
+
+def _mailbox(value: str) -> str | None:
+    try:
+        parse_mailbox(value)
+    except AddressError as error:
+        return f"expected an email address: {str(error).rstrip('.')}"
+    return None
+
+
+def nameservers(value: tuple[str, ...]) -> str | None:
+    from mailsvc.net.dns import configured  # imported late: it takes as long as all the rest of reading settings
+
+    try:
+        configured(value)
+    except ValueError as error:
+        return f"expected IP addresses, such as 127.0.0.1 or 127.0.0.1:5353: {error}"
+    return None
 
 
 def networks(value: tuple[str, ...]) -> str | None:
@@ -98,7 +117,7 @@ def trusted_networks(value: Mapping[str, str]) -> str | None:
 
 def sender(value: str) -> str | None:
     good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
-    return None if good else "expected an address such as mailsvc <notices@example.com>"
+    return _mailbox(value) if good else "expected an address such as mailsvc <notices@example.com>"
 
 
 def routes(value: Mapping[str, str]) -> str | None:

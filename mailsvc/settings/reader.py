@@ -21,6 +21,8 @@ PREFIX = "MAILSVC_"
 # The command line's --config, variables of the test suite, and the encryption keys (store/encryption/secrets).
 RESERVED = (f"{PREFIX}CONFIG", f"{PREFIX}TEST_", ENVIRONMENT, OLD_ENVIRONMENT)
 
+MOST = 1e9  # of a number with fractions; as seconds, 31 years: much more cannot be added to a date
+
 log = Logger()
 
 T = TypeVar("T")
@@ -211,6 +213,8 @@ def _value(value: Any, hint: Any, where: str) -> Any:
         if origin is Path and isinstance(value, str) and value:
             return Path(value).expanduser().absolute()
         if origin is float and type(value) in (int, float):
+            if not abs(value) <= MOST:  # infinity and what is not a number, too
+                raise SettingsError(f"The setting {where} is {_shown(value)}; expected a number of at most {MOST:,.0f}.")
             return float(value)
         if type(value) is origin:  # bool is a subclass of int
             return value

@@ -229,7 +229,7 @@ class Delivery:
         example="/etc/mailsvc/shaping.toml",
     )
     port: int = setting(25, "The port of mail servers found by MX records.", check=checks.between(1, 65535))
-    nameservers: tuple[str, ...] = setting((), "DNS resolvers to use. Empty: those in /etc/resolv.conf.")
+    nameservers: tuple[str, ...] = setting((), "DNS resolvers to use. Empty: those in /etc/resolv.conf.", check=checks.nameservers)
     dns_seconds: float = setting(10.0, "Timeout in seconds for one DNS lookup, with all retries.", check=checks.at_least(1))
     allowed_networks: tuple[str, ...] = setting(
         (), "Private or loopback networks that may be connected to. Routes need this too.", check=checks.networks

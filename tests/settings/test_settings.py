@@ -14,7 +14,7 @@ from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.settings import example, loading, reader, schema
 from mailsvc.settings.reader import SettingsError
 from mailsvc.store.encryption.secrets import ENVIRONMENT, OLD_ENVIRONMENT
-from mailsvc.wiring import trusted_networks
+from mailsvc.wiring import sources_of_regions, trusted_networks
 
 ROOT = Path(__file__).parents[2]
 KEY = "01987654-3210-7abc-8def-0123456789ab"
@@ -115,6 +115,14 @@ def test_unrelated_environment_variables_are_ignored(tmp_path):
         ("[http]\nlisten = ['8025']", "The setting http.listen is a list; expected endpoints such as"),
         ("[delivery]\nroutes = {'*' = 1}", 'The setting delivery.routes."*" is 1; expected a string.'),
         ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
+        ("[delivery]\nexpire = inf", "The setting delivery.expire is inf; expected a number of at most 1,000,000,000."),
+        ("[delivery]\nretry = [60, 1e15]", "The setting delivery.retry[1] is 1000000000000000.0; expected a number of at most"),
+        (
+            "[delivery]\nnameservers = ['ns.example']",
+            "The setting delivery.nameservers is a list; expected IP addresses, such as 127.0.0.1 or 127.0.0.1:5353: 'ns.example'",
+        ),
+        ("sender = 'Example <no-reply@localhost>'", "The setting sender is 'Example <no-reply@localhost>'; expected an email address: The"),
+        ("[smtp]\npostmaster = 'a..b@example.com'", "The setting smtp.postmaster is 'a..b@example.com'; expected an email address: An"),
         ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more durations in seconds"),
         ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
         ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, webhooks, domains."),
@@ -198,6 +206,12 @@ def test_a_trusted_network_must_not_contain_load_balancers(tmp_path):
     with pytest.raises(SettingsError, match=re.escape("smtp.trusted_networks has fd00:1::/32, inside smtp.trusted_proxies")):
         trusted_networks(schema.Smtp(trusted_networks=networks, trusted_proxies=("fd00::/8",)))
     assert trusted_networks(schema.Smtp()).key_of("127.0.0.1") is None
+
+
+def test_a_wrong_source_of_another_region_is_named(tmp_path):
+    found = load(tmp_path, GOOD + 'regions = { us-east-1 = { host = "a.example" }, eu = { host = "b.example", sources = ["nonsense"] } }')
+    with pytest.raises(SettingsError, match=r"The setting regions\.eu\.sources has 'nonsense' is not like"):
+        sources_of_regions(found)
 
 
 def test_a_missing_file_is_reported(tmp_path):
