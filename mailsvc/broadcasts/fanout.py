@@ -55,6 +55,7 @@ _LACKING = {
     "subject": "The subject is empty.",
     "content": "The broadcast has no content.",
 }
+_TOPIC_DELETED = "The topic was deleted, so nobody’s choice is known any more. Restore the topic and continue, or cancel the broadcast."
 
 MOVES = ("started", "refused", "paused", "sent")  # outcomes of a broadcast so far
 
@@ -147,6 +148,9 @@ class Fanout:
         if total is None:
             await self._not_started(found, "draft", "The segment was deleted before the broadcast was sent.")
             return
+        if found.topic_id is not None and await self._default(found) is None:
+            await self._not_started(found, "draft", "The topic was deleted before the broadcast was sent.")
+            return
         bodies = html, text = await self.broadcasts.bodies(found.account_id, found.id)
         if (lacking := lacks(found.sender, found.subject, html, text)) is not None:
             await self._not_started(found, "failed", _LACKING[lacking])
@@ -205,10 +209,13 @@ class Fanout:
         reason = self.breaker.reason(found.total or 0, outcomes(await self.sending.counts(found)), found.baseline)
         if reason is None:
             return False
+        await self._pause(found, reason)
+        return True
+
+    async def _pause(self, found: Broadcast, reason: str) -> None:
         await self.sending.pause(found, reason, self._now())
         self.moved["paused"] += 1
         self.log.warn("broadcast {id} is paused: {reason}", id=str(found.id), reason=reason)
-        return True
 
     async def _finish(self, found: Broadcast) -> None:
         """It is sent once every recipient was tried."""
@@ -230,7 +237,11 @@ class Fanout:
         if room <= 0:
             await self.sending.set(found, next_at=self._soon())
             return
-        started = await self._started(found, limits)
+        default = await self._default(found)
+        if found.topic_id is not None and default is None:  # without the topic, everybody would get it
+            await self._pause(found, _TOPIC_DELETED)
+            return
+        started = await self._started(found, limits, default)
         if started is None:
             await self.sending.set(found, status="failed", reason="The sending domain no longer exists.", next_at=None)
             return
@@ -246,12 +257,15 @@ class Fanout:
         self.notifications.notify("queue")
         self.notifications.notify("events")
 
-    async def _started(self, found: Broadcast, limits: Limits) -> _Started | None:
+    async def _default(self, found: Broadcast) -> bool | None:
+        """Whether contacts without a choice are subscribed to its topic. None: it has no topic, or the topic was deleted."""
+        return None if found.topic_id is None else await self.sending.default(found.account_id, found.topic_id)
+
+    async def _started(self, found: Broadcast, limits: Limits, default: bool | None) -> _Started | None:
         assert found.domain_id is not None
         domain = await self.domains.get(found.domain_id)
         if domain is None:
             return None
-        default = None if found.topic_id is None else await self.sending.default(found.account_id, found.topic_id)
         own, running = await self.sending.rate(found.account_id)
         account = own or self.pace.hourly_rate or None
         rates = [each for each in (found.hourly_rate, account and account / max(running, 1)) if each]

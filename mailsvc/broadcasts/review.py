@@ -63,6 +63,7 @@ class Setup:
 
     `contacts`: in the segment, None without one. `recipients`: how many of them would get the email. `room`: how many recipients the quota
     allows now, None without one. `refusal`: why the account or the service cannot send broadcasts at all, with the place of the remedy.
+    `topic_deleted`: it has a topic that no longer exists.
     """
 
     sender: str
@@ -73,6 +74,7 @@ class Setup:
     missing: Mapping[str, int] = attrs.field(factory=dict)
     room: int | None = None
     refusal: tuple[str, Place] | None = None
+    topic_deleted: bool = False
 
 
 def review(setup: Setup, written: Written) -> list[Finding]:
@@ -107,11 +109,13 @@ def _of_setup(setup: Setup) -> Iterator[Finding]:
         yield Finding("Domain not verified", detail, "Verify the domain, or choose a sender at a verified one.", "domains")
     if not setup.subject.strip():
         yield Finding("No subject", "The subject is empty.", "Write a subject.")
+    if setup.topic_deleted:
+        yield Finding("Deleted topic", "The topic was deleted, so nobody’s choice is known any more.", "Choose another topic, or none.")
     if setup.contacts is None:
         yield Finding("No segment", "No segment is chosen, or it was deleted.", "Choose the segment that gets the broadcast.")
     elif not setup.contacts:
         yield Finding("Empty segment", "The segment has no contacts.", "Add contacts to the segment, or choose another one.", "segment")
-    elif not setup.recipients:
+    elif not setup.recipients and not setup.topic_deleted:
         yield Finding("No recipients", "None of the segment’s contacts can get this broadcast.", "Choose another segment or topic.")
     if setup.room is not None and setup.recipients > setup.room:
         detail = f"Your quota has room for {setup.room:,} more recipients. Sending pauses when it is used up and continues when it resets."

@@ -347,7 +347,7 @@ def broadcasts(fanout: Any, context: Any) -> Callable[[Exposition], None]:
         exposition.counter("broadcast_contacts", "Contacts of broadcasts, including those who did not want the email.", fanout.passed)
         moves = dict.fromkeys(MOVES, 0) | fanout.moved
         exposition.counter("broadcasts", "Broadcasts, by outcome.", _each(moves), ("event",))
-        exposition.counter("broadcasts_paused", "Broadcasts paused because too many emails bounced or were reported.", moves["paused"])
+        exposition.counter("broadcasts_paused", "Broadcasts paused after bounces, complaints or the deletion of a topic.", moves["paused"])
         people = dict.fromkeys(("one_click", "preferences"), 0) | context.unsubscribed
         exposition.counter("unsubscribes", "People who unsubscribed, by what they used.", _each(people), ("source",))
 

@@ -102,6 +102,21 @@ async def test_the_thirteen_cases_between_the_queue_and_the_hand_over(rig: Broad
 
 
 @pytest_twisted.ensureDeferred
+async def test_mail_about_a_deleted_topic_reaches_only_those_who_chose_it(rig: BroadcastRig) -> None:
+    """Otherwise, deleting a topic would send its mail to everybody who opted out of it."""
+    for default in (True, False):
+        topic = await rig.topic(default)
+        people = {f"{choice}-{default}@example.net".lower(): choice for choice in (True, False, None)}
+        for address, choice in people.items():
+            await choose(rig, await rig.contact(address), topic, choice)
+        await rig.pool.run("UPDATE topics SET deleted_at = %s", (NOW,))
+        found = await rig.consent.unwanted(ACCOUNT, None, topic, list(people))
+        assert found == {address: REASONS["topic"] for address, choice in people.items() if not choice}
+        await rig.pool.run("DELETE FROM topics")
+        assert await rig.consent.unwanted(ACCOUNT, None, topic, list(people)) == found
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_unsubscribe_outlives_the_contact(rig: BroadcastRig) -> None:
     await rig.contact("ada@example.net")
     broadcast = await rig.send()

@@ -292,19 +292,40 @@ async def test_a_scheduled_broadcast_begins_at_its_time(rig: BroadcastRig) -> No
     assert len(await rig.addresses()) == 3
 
 
-@pytest.mark.parametrize(("change", "status"), [("segment", "draft"), ("domain", "failed")])
+@pytest.mark.parametrize(("change", "status"), [("segment", "draft"), ("topic", "draft"), ("domain", "failed")])
 @pytest_twisted.ensureDeferred
 async def test_what_is_missing_at_the_start(rig: BroadcastRig, change: str, status: str) -> None:
     await rig.contacts(3)
-    broadcast = await rig.send()
-    if change == "segment":
-        await rig.pool.run("UPDATE segments SET deleted_at = %s", (NOW,))
+    broadcast = await rig.send(topic_id=await rig.topic(True))
+    if change in ("segment", "topic"):
+        await rig.pool.run(f"UPDATE {change}s SET deleted_at = %s", (NOW,))
     else:
         rig.domains.domain = None
     await rig.fanout.run()
     found = await rig.get(broadcast)
     assert (found.status, found.next_at, await rig.addresses()) == (status, None, [])
     assert found.reason
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_topic_that_is_deleted_meanwhile_pauses_the_broadcast(rig: BroadcastRig) -> None:
+    await rig.contacts(30)
+    broadcast = await rig.send(topic_id=await rig.topic(True))
+    rig.fanout = rig.engine(ahead=10)
+    await rig.fanout.run()
+    await rig.pool.run("UPDATE topics SET deleted_at = %s", (NOW,))
+    for continued in range(2):
+        await rig.settled(10, "email.delivered")
+        rig.clock.advance(2)
+        await rig.fanout.run()
+        found = await rig.get(broadcast)
+        assert (found.status, found.queued, found.next_at, await rig.addresses()) == ("queued", 10, None, []), continued
+        assert found.paused_at is not None and "topic was deleted" in (found.reason or "")
+        assert await rig.broadcasts.continue_(ACCOUNT, broadcast) is None
+    await rig.pool.run("UPDATE topics SET deleted_at = NULL")
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.queued, found.paused_at, found.reason) == (20, None, None)
 
 
 @pytest_twisted.ensureDeferred

@@ -79,12 +79,13 @@ class Reviewer:
         setup = Setup(
             found.sender, found.subject, _missing(name, domain), None if reach is None else reach.total,
             0 if reach is None else reach.recipients, {} if reach is None else reach.missing, *await self._limits(found),
+            topic_deleted=found.topic_id is not None and topic is None,
         )  # fmt: skip
         insights = None if written.empty or name is None else await self._insights(found, written, name, properties, now)
         return Reviewed(review(setup, written), reach, segment, topic, domain, insights)
 
     async def _reach(self, found: Broadcast, numbers: Mapping[str, str]) -> Reach:
-        default = None if found.topic_id is None else await self.sending.default(found.account_id, found.topic_id)
+        default = None if found.topic_id is None else bool(await self.sending.default(found.account_id, found.topic_id))
         return await self.overview.reach(found, default, numbers)
 
     async def _limits(self, found: Broadcast) -> tuple[int | None, tuple[str, Place] | None]:

@@ -143,6 +143,8 @@ class Broadcasts:
                 return "not_found" if found is None else "status"
             if found.segment_id is None or not (await tx.rows(SEGMENT, (account_id, found.segment_id)))[0][0]:
                 return "segment"
+            if found.topic_id is not None and not (await tx.rows(TOPIC, (account_id, found.topic_id)))[0][0]:
+                return "topic"
             await self._send(tx, account_id, id_, key_id, at, now)
             await write(tx, lines, now.timestamp())
             return None

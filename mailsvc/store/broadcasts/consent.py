@@ -15,9 +15,11 @@ from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 NONE = UUID(int=0)  # no topic, no broadcast
 TOGETHER = 100  # questions in one statement
 
+# Of a topic that was deleted, only explicit choices count.
 _READ = f"""
 SELECT g.n, CASE WHEN c.id IS NULL THEN a.at IS NOT NULL ELSE c.unsubscribed END,
-       t.subscribed, CASE WHEN c.id IS NULL THEN CASE WHEN o.at IS NOT NULL THEN false END ELSE ct.subscribed END,
+       CASE WHEN g.topic_id <> '{NONE}' THEN coalesce(t.subscribed, false) END,
+       CASE WHEN c.id IS NULL THEN CASE WHEN o.at IS NOT NULL THEN false END ELSE ct.subscribed END,
        b.status, b.paused_at IS NOT NULL, b.reason
 FROM (SELECT account_id, decode(hex, 'hex') AS hash, topic_id, broadcast_id, n
       FROM unnest($1, $2, $3, $4) WITH ORDINALITY AS u(account_id, hex, topic_id, broadcast_id, n)) g

@@ -11,6 +11,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.broadcasts.review import Setup, Written, review
+from mailsvc.store.audience.topics import Topics
 from mailsvc.store.broadcasts.overview import Overview
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Pool
@@ -34,6 +35,7 @@ def titles(setup: Setup = FINE, html: str | None = '<a href="{{{RESEND_UNSUBSCRI
         ({"contacts": 0, "recipients": 0}, "Empty segment"),
         ({"recipients": 0}, "No recipients"),
         ({"refusal": ("This account is suspended and can’t send.", "operator")}, "Sending isn’t possible"),
+        ({"topic_deleted": True, "recipients": 0}, "Deleted topic"),
     ],
 )
 def test_what_prevents_sending(setup: dict[str, Any], title: str) -> None:
@@ -143,6 +145,28 @@ async def test_the_review_counts_who_gets_it_by_reason(pool: Pool) -> None:
     assert re.search(r'id="recipients">2<', page) and "Never subscribed to the topic" in page
     assert "Send this broadcast to 2 recipients now?" in page
     assert "1 recipient has no first_name" in page
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_draft_whose_topic_was_deleted_is_not_sent(pool: Pool) -> None:
+    """Without the topic, it would go to those who opted out of it."""
+    rig = await BroadcastPagesRig.of(pool)
+    topic = await Topics(pool, rig.rig.clock).add(rig.account_id, "News", True)
+    [out, _] = await rig.contacts(["out@example.net", "silent@example.net"])
+    await pool.run("INSERT INTO contact_topics VALUES (%s, %s, %s, false, now())", (rig.account_id, out, topic.id))
+    draft = await rig.draft(topic_id=topic.id)
+    await Topics(pool, rig.rig.clock).remove(rig.account_id, topic.id)
+    page = await rig.shown(draft)
+    assert "<strong>Deleted topic</strong>" in page and "<dt>Topic</dt><dd>Deleted</dd>" in page and "Send now" not in page
+    assert (await rig.browser.post(f"{HOME}/{draft}/send")).status == 422
+    assert await rig.stored.send(rig.account_id, draft, None, None) == "topic"
+    editor = await rig.browser.get(f"{HOME}/{draft}/edit")
+    assert re.search(rf'<option value="{topic.id}" selected>Deleted topic<', editor.text)
+    base = editor.found('name="base" value="([^"]+)"')
+    refused = await rig.browser.post(f"{HOME}/{draft}/edit/save", {"base": base, "topic": str(topic.id), "subject": "More"})
+    assert refused.status == 422 and "This topic no longer exists. Choose another one." in refused.text and 'value="More"' in refused.text
+    assert (await rig.browser.post(f"{HOME}/{draft}/edit/save", {"base": base, "topic": ""})).query == {"done": "saved"}
+    assert "Send to 2 recipients" in await rig.shown(draft)
 
 
 @pytest_twisted.ensureDeferred

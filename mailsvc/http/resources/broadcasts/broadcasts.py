@@ -158,7 +158,8 @@ class Broadcasts:
 
     @app.route("/broadcasts/<id>/continue", methods=["POST"])
     @operation(
-        "Continue a broadcast", "Continues a broadcast that was paused because too many emails bounced or were reported as spam.",
+        "Continue a broadcast",
+        "Continues a broadcast that was paused because too many emails bounced or were reported as spam, or its topic was deleted.",
         fields.CHANGED, errors=[403],
     )  # fmt: skip
     async def continue_(self, request: Request, id: str) -> bytes:
@@ -268,6 +269,8 @@ class Broadcasts:
             total, counts = await self.context.recipients.missing(found.account_id, found.segment_id, numbers)
             lacking = [{"key": key, "contacts": number} for key, number in counts.items() if number]
             problems += [] if total else ["The segment has no contacts."]
+        if found.topic_id is not None and await self.context.sending.default(found.account_id, found.topic_id) is None:
+            problems.append("The topic was deleted.")
         return ok(request, {**fields.REVIEW.show(contacts=total, problems=problems, missing=()), "missing": lacking})
 
     # Helpers

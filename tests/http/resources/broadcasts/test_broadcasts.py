@@ -141,6 +141,18 @@ async def test_preview_and_review(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_draft_whose_topic_was_deleted_is_not_sent(rig: ApiRig) -> None:
+    topic = (await rig.request("POST", "/topics", {"name": "News", "default_subscription": "opt_in"})).json["id"]
+    id_ = await create(rig, await segment(rig), topic_id=topic)
+    await rig.request("DELETE", f"/topics/{topic}")
+    refused = await rig.request("POST", f"/broadcasts/{id_}/send")
+    assert (refused.status, refused.json["message"], await status(rig, id_)) == (404, "Topic not found", "draft")
+    assert "The topic was deleted." in (await rig.request("GET", f"/broadcasts/{id_}/review")).json["problems"]
+    await rig.request("PATCH", f"/broadcasts/{id_}", {"topic_id": None})
+    assert (await rig.request("POST", f"/broadcasts/{id_}/send")).status == 200
+
+
+@pytest_twisted.ensureDeferred
 async def test_recipients(rig: ApiRig) -> None:
     news = await segment(rig)
     id_ = await create(rig, news, send=True)
