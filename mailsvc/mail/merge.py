@@ -33,6 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.]{1,80}")
 BODY = re.compile(r"<body[\s>]", re.IGNORECASE | re.ASCII)
 _SURPLUS = re.compile(r" {2,}")
 _LEFT, _RIGHT = "\ue000", "\ue001"  # mark placeholders while HTML becomes text; private use, removed from what was there
+_MARK = re.compile(r"\ue000([0-9]{1,9})\ue001")
 _LINK = "https://"  # put before a link that is a placeholder, because html_to_text shows only links with a known scheme
 
 _HIDDEN = "display:none;font-size:1px;line-height:1px;max-height:0;max-width:0;opacity:0;overflow:hidden"
@@ -220,14 +221,14 @@ def text_of(html: str) -> str:
             sources.append((link, _source(piece)))
         else:
             marked.append(piece)
-    first, *rest = html_to_text.text_of("".join(marked)).split(_LEFT)
-    texts = [first]
-    for part in rest:
-        number, _, after = part.partition(_RIGHT)
-        link, source = sources[int(number)]
-        texts[-1] = texts[-1].removesuffix(link)
-        texts += [source, after]
-    return "".join(texts)
+    texts: list[str] = []
+    copied, text = 0, html_to_text.text_of("".join(marked))
+    for mark in _MARK.finditer(text):
+        if (number := int(mark[1])) < len(sources):  # otherwise it came from character references, which HTML can have for any character
+            link, source = sources[number]
+            texts += [text[copied : mark.start()].removesuffix(link), source]
+            copied = mark.end()
+    return "".join([*texts, text[copied:]])
 
 
 def _source(placeholder: Placeholder) -> str:

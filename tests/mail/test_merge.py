@@ -78,6 +78,11 @@ def test_text_of_html_keeps_placeholders_and_the_unsubscribe_link() -> None:
     assert parse(text).text(NOBODY) == f"Hi there & co\n\nLeave ({LINK}) {{{{x}}}}"
 
 
+@pytest.mark.parametrize("icon", ["&#xe000;", "&#xe001;", "&#xe000; &#xe001;", "&#xe000;7&#xe001;", "\ue000", "&#xe000;&#57345;0"])
+def test_text_of_html_with_characters_of_an_icon_font(icon: str) -> None:
+    assert merge.text_of(f"<p>{icon}Hi {{{{{{contact.first_name|you}}}}}}</p>").endswith("Hi {{{contact.first_name|you}}}")
+
+
 @pytest.mark.parametrize(
     ("html", "before"),
     [("<p>Hi</p>", ""), ('<html><BODY class="a"><p>Hi</p>', '<html><BODY class="a">'), ("<bodyguard>", ""), ("<body ", "")],
@@ -93,7 +98,7 @@ def test_preview_text_is_the_first_element(html: str, before: str) -> None:
 names = st.sampled_from(["contact.first_name", "CONTACT.COMPANY", "EMAIL", "contact.none", "RESEND_UNSUBSCRIBE_URL"])
 fragments = st.one_of(
     st.text(),
-    st.sampled_from(["{{{", "}}}", "{", "}", "|", "%7B%7B%7B", "%7D%7D%7D", "<body>"]),
+    st.sampled_from(["{{{", "}}}", "{", "}", "|", "%7B%7B%7B", "%7D%7D%7D", "<body>", "&#xe000;", "&#xe001;", "0"]),
     names.map(lambda name: "{{{" + name + "|x}}}"),
 )
 texts = st.lists(fragments, max_size=12).map("".join)
