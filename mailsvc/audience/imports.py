@@ -36,6 +36,10 @@ class TooLong(Exception):
     """The file has a row that does not end."""
 
 
+class Missing(Exception):
+    """The file is gone: another process completed the import, or the account is being deleted."""
+
+
 @attrs.define(eq=False)
 class File:
     """The rows of an import from its position on."""
@@ -72,8 +76,10 @@ class File:
 
     async def _more(self) -> None:
         at = self._position + len(self._data)
-        chunk = await self.imports.chunk(self.one, at // CHUNK)
-        self._data += chunk[at % CHUNK :]
+        more = (await self.imports.chunk(self.one, at // CHUNK))[at % CHUNK :]
+        if not more:
+            raise Missing
+        self._data += more
 
     def _read(self, data: bytes, final: bool, line: int) -> tuple[csv_reader.Piece, list[ImportRow], list[RowError]]:
         piece = csv_reader.read(data, self._plan.separator, final, BATCH)
@@ -111,6 +117,8 @@ class ImportWorker:
             log.info("Import {id} is continued by another process", id=one.id)
         except TooLong:
             await self.imports.end(one, "The file has a row that does not end.")
+        except Missing:
+            await self.imports.end(one, "The file is no longer stored.")  # if it is still this process's
         except Transient:
             raise
         except Exception:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+import pytest
 import pytest_twisted
 
 from mailsvc.audience import import_plan, imports
@@ -251,6 +252,33 @@ async def test_errors_are_kept_up_to_a_number(importing: Importing) -> None:
 async def test_endless_row_fails_the_import(importing: Importing) -> None:
     done = await importing.run("email\na@example.net\n" + "x" * (4 * CHUNK))
     assert (done.status, done.reason, done.counts.created) == ("failed", "The file has a row that does not end.", 1)
+
+
+@pytest.mark.parametrize("why", ["deleted", "completed elsewhere"])
+@pytest_twisted.ensureDeferred
+async def test_import_whose_file_is_gone_ends(importing: Importing, monkeypatch: Any, why: str) -> None:
+    """Its account is being deleted, or another process took over and was faster."""
+    audience, asked, read = importing.audience, [0], Imports.chunk
+
+    async def chunk(stored: Imports, one: Import, number: int) -> bytes:
+        asked[0] += 1
+        assert asked[0] < 10, "It asks for the file forever."
+        if asked[0] == 1 and why == "deleted":
+            await audience.pool.run("DELETE FROM contact_import_chunks")
+        elif asked[0] == 1:
+            audience.clock.advance(21)
+            other = Importing.of(audience).worker.imports
+            taken = await other.take()
+            assert taken is not None
+            await other.end(taken)
+        return await read(stored, one, number)
+
+    monkeypatch.setattr(Imports, "chunk", chunk)
+    added = await importing.add("email\na@example.net\n")
+    await importing.worker.poll_all()
+    found = await importing.get(added.id)
+    ended = ("failed", "The file is no longer stored.") if why == "deleted" else ("completed", None)
+    assert (found.status, found.reason, found.counts.total) == (*ended, 0)
 
 
 @pytest_twisted.ensureDeferred
