@@ -56,15 +56,20 @@ class Preferences:
         return Standing(contact, unsubscribed, [each for each in found if each.public or each.subscribed])
 
     async def unsubscribe(self, account_id: UUID, hash: bytes, topic_id: UUID | None, by: By) -> bool:
-        """From one topic, or (None) from everything. Returns whether that changed anything."""
+        """From one topic, or (None) from everything. Returns whether that changed anything.
+
+        From everything, too, if the topic was deleted: whoever unsubscribes must not be told so without any effect.
+        """
         if topic_id is None:
             return await self.change(account_id, hash, (), True, by)
-        return await self.change(account_id, hash, [Choice(topic_id, False)], None, by)
+        return await self.change(account_id, hash, [Choice(topic_id, False)], None, by, or_everything=True)
 
-    async def change(self, account_id: UUID, hash: bytes, wanted: Sequence[Choice], unsubscribed: bool | None, by: By) -> bool:
+    async def change(
+        self, account_id: UUID, hash: bytes, wanted: Sequence[Choice], unsubscribed: bool | None, by: By, *, or_everything: bool = False
+    ) -> bool:
         """Set choices of topics, and unsubscribe from everything or subscribe again. None: leave that. Returns whether anything changed.
 
-        Topics that were deleted meanwhile are left out.
+        Topics that were deleted meanwhile are left out. `or_everything`: unsubscribe from everything if none is left.
         """
 
         async def put(tx: Transaction) -> bool:
@@ -72,14 +77,15 @@ class Preferences:
             await unsubscribes.alone(tx, account_id)
             about = await _live(tx, account_id, [each.topic_id for each in wanted])
             live = [each for each in wanted if each.topic_id in about]
+            out = True if or_everything and not live else unsubscribed
             contact = await lock_by_hash(tx, account_id, hash)
             if contact is None:
-                return await _without_contact(tx, Person(account_id, hash), about, live, unsubscribed, by, now)
+                return await _without_contact(tx, Person(account_id, hash), about, live, out, by, now)
             changed = bool(await choices.choose(tx, account_id, contact, about, live, by, now, AT_ONCE))
-            if unsubscribed is not None:
-                after = await change(tx, account_id, contact, attrs.evolve(contact, unsubscribed=unsubscribed), by, now)
+            if out is not None:
+                after = await change(tx, account_id, contact, attrs.evolve(contact, unsubscribed=out), by, now)
                 changed |= after != contact
-                if unsubscribed:
+                if out:
                     await unsubscribes.remember(tx, account_id, hash, [EVERYTHING], now)
                 else:
                     await unsubscribes.forget(tx, account_id, hash, [EVERYTHING])

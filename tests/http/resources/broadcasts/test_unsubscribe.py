@@ -101,6 +101,16 @@ async def test_one_click_with_a_topic_leaves_the_others(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_one_click_with_a_deleted_topic_unsubscribes_from_everything(rig: ApiRig) -> None:
+    topic = (await rig.request("POST", "/topics", {"name": "A", "default_subscription": "opt_in"})).json["id"]
+    contact, path, other = await add(rig), await link(rig, topic_id=UUID(topic)), await link(rig, "bob@example.net", topic_id=UUID(topic))
+    await rig.request("DELETE", f"/topics/{topic}")
+    for each in (path, other):  # one of a contact, and one of somebody who is none
+        assert (await post(rig, each, CLICK)).status == 204
+    assert await unsubscribed(rig, contact) and await unsubscribed(rig, await add(rig, "bob@example.net"))
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_page_saves_topics_and_everything(rig: ApiRig) -> None:
     names = {"Open": "public", "Closed": "private"}
     topics = {}
