@@ -16,6 +16,7 @@ from twisted.internet.task import Clock
 from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts import fanout as fanout_
 from mailsvc.broadcasts.consent import CANCELED, OnHold
+from mailsvc.broadcasts.copying import duplicate
 from mailsvc.clock import utc
 from mailsvc.monitoring.metrics import Exposition, broadcasts
 from mailsvc.settings.plans import ends
@@ -23,7 +24,7 @@ from mailsvc.store.broadcasts.retention import BroadcastRetention
 from mailsvc.store.people.quota import Quota as StoredQuota
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
-from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig, Quota
+from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig, Quota, at_once
 
 
 @pytest_twisted.async_yield_fixture
@@ -337,6 +338,23 @@ async def test_recipients_of_old_broadcasts_are_deleted(rig: BroadcastRig) -> No
     await rig.pool.run("UPDATE broadcasts SET ended_at = %s WHERE id = %s", (NOW - timedelta(days=31), old))
     assert await BroadcastRetention(rig.pool).sweep(NOW - timedelta(days=30)) == 3
     assert await rig.pool.rows("SELECT DISTINCT broadcast_id FROM broadcast_recipients") == [(new,)]
+
+
+@pytest.mark.parametrize(("text", "copied"), [(None, None), ("", ""), ("Written", "Written")])
+@pytest_twisted.ensureDeferred
+async def test_the_copy_of_a_sent_broadcast_has_a_text_only_if_somebody_wrote_it(
+    rig: BroadcastRig, text: str | None, copied: str | None
+) -> None:
+    """Otherwise, somebody who changes the HTML of the copy would send the text of the former broadcast with it."""
+    await rig.contacts(1)
+    broadcast = await rig.send(text=text)
+    await rig.fanout.run()
+    assert (await rig.broadcasts.bodies(ACCOUNT, broadcast))[1] is not None
+    copy = await duplicate(rig.broadcasts, at_once, ACCOUNT, broadcast, [])
+    assert copy is not None and (await rig.broadcasts.bodies(ACCOUNT, copy))[1] == copied
+    again = await duplicate(rig.broadcasts, at_once, ACCOUNT, copy, [])
+    assert again is not None and (await rig.broadcasts.bodies(ACCOUNT, again))[1] == copied
+    assert await duplicate(rig.broadcasts, at_once, ACCOUNT, ACCOUNT, []) is None
 
 
 @pytest_twisted.ensureDeferred

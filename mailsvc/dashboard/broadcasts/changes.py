@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
+from mailsvc.broadcasts.copying import duplicate
 from mailsvc.broadcasts.fanout import CHANNEL
 from mailsvc.dashboard.broadcasts.detail import BroadcastPages
 from mailsvc.dashboard.broadcasts.states import BROADCASTS
@@ -78,7 +79,8 @@ class BroadcastChanges:
     @page(app, f"{BROADCASTS}/<text>/duplicate", "POST", access="change_audience")
     async def duplicate(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
-        copied = await self.stored.duplicate(found.account_id, found.id, [request.audit_entry("broadcast created")])
+        lines = [request.audit_entry("broadcast created")]
+        copied = await duplicate(self.stored, self.context.in_thread, found.account_id, found.id, lines)
         if copied is None:
             raise not_found("broadcast")
         return request.redirect(f"{BROADCASTS}/{copied}", done="copied")

@@ -31,10 +31,11 @@ GET = f"SELECT {COLUMNS} FROM broadcasts WHERE account_id = %s AND id = %s"
 BODIES = "SELECT html, text FROM broadcasts WHERE account_id = %s AND id = %s"
 LIST = f"SELECT {COLUMNS} FROM broadcasts WHERE account_id = %s"
 LOCK = f"{GET} FOR UPDATE"
+_COPIED = [name if name != "text" else "CASE WHEN NOT %(without_text)s THEN text END" for name in _CONTENT[1:]]
 COPY = f"""
 INSERT INTO broadcasts (account_id, id, {", ".join(_CONTENT)}, status, created_at)
-SELECT account_id, %s, left(name, %s) || '{SUFFIX}', {", ".join(_CONTENT[1:])}, 'draft', %s
-FROM broadcasts WHERE account_id = %s AND id = %s
+SELECT account_id, %(new)s, left(name, %(length)s) || '{SUFFIX}', {", ".join(_COPIED)}, 'draft', %(now)s
+FROM broadcasts WHERE account_id = %(account_id)s AND id = %(id)s
 """
 # The copy opens in the editor as the original does.
 COPY_VERSION = """
@@ -151,13 +152,16 @@ class Broadcasts:
 
         return await self.pool.transact(send)
 
-    async def duplicate(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> UUID | None:
-        """A draft with the same content; None if there is no such broadcast."""
+    async def duplicate(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = (), *, without_text: bool = False) -> UUID | None:
+        """A draft with the same content; None if there is no such broadcast. `without_text`: its text will be made from the HTML."""
         now = utc(self.clock)
         new = uuid7(now.timestamp())
+        copied = {
+            "account_id": account_id, "id": id_, "new": new, "length": COPIED_NAME - len(SUFFIX), "without_text": without_text, "now": now,
+        }  # fmt: skip
 
         async def duplicate(tx: Transaction) -> UUID | None:
-            if not await tx.run(COPY, (new, COPIED_NAME - len(SUFFIX), now, account_id, id_)):
+            if not await tx.run(COPY, copied):
                 return None
             await tx.run(COPY_VERSION, (new, account_id, id_))
             await write(tx, [attrs.evolve(line, subject=str(new)) for line in lines], now.timestamp())

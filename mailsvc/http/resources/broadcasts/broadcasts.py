@@ -11,6 +11,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc import policy
+from mailsvc.broadcasts.copying import duplicate
 from mailsvc.broadcasts.fanout import CHANNEL, own_values
 from mailsvc.broadcasts.review import domain_of, lacks
 from mailsvc.http import parameters
@@ -172,9 +173,8 @@ class Broadcasts:
         return await request.detached(self._duplicate(request, id))
 
     async def _duplicate(self, request: Request, id: str) -> bytes:
-        copied = await self.context.stored.duplicate(
-            request.caller.account_id, parameters.uuid(id, "id"), [audited(request, "broadcast created")]
-        )  # fmt: skip
+        broadcast_id, lines = parameters.uuid(id, "id"), [audited(request, "broadcast created")]
+        copied = await duplicate(self.context.stored, self.context.in_thread, request.caller.account_id, broadcast_id, lines)
         if copied is None:
             raise not_found("Broadcast")
         return created(request, fields.CREATED.show(id=copied))
