@@ -14,7 +14,14 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 BATCH = 5000  # rows in a transaction
 TURN = 200  # transactions before other work of the same kind gets its turn
 
-_DELETED = "SELECT account_id, {id} FROM {table} WHERE deleted_at <= %s ORDER BY deleted_at LIMIT 10"
+_DELETED = "SELECT account_id, {id} FROM {table} d WHERE deleted_at <= %s{unless} ORDER BY deleted_at LIMIT 10"
+# A broadcast that began before the segment was deleted still reads its members.
+_SENT_TO = """
+AND NOT EXISTS (
+    SELECT FROM broadcasts b
+    WHERE b.account_id = d.account_id AND b.segment_id = d.id AND b.status = 'queued' AND b.started_at IS NOT NULL AND b.ended_at IS NULL
+)
+"""
 _LOCK = "SELECT id FROM {table} WHERE account_id = %s AND {id} = %s AND deleted_at IS NOT NULL FOR UPDATE"
 _REMOVE = "DELETE FROM {table} WHERE account_id = %s AND {id} = %s AND deleted_at IS NOT NULL"
 # Parts of a table by its primary key.
@@ -59,9 +66,11 @@ class Cleanup:
 
         `deleted_before`: when segments, topics and properties were deleted whose deletion can no longer be undone.
         """
-        await self._forget("segments", References("contact_segments", "segment_id", "contact_id"), (CONFIRMATIONS,), deleted_before)
+        members = References("contact_segments", "segment_id", "contact_id")
+        await self._forget("segments", members, (CONFIRMATIONS,), deleted_before, _SENT_TO)
         await self._forget("topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED), deleted_before)
-        for account_id, number in await self.pool.rows(_DELETED.format(table="contact_properties", id="number"), (deleted_before,)):
+        properties = _DELETED.format(table="contact_properties", id="number", unless="")
+        for account_id, number in await self.pool.rows(properties, (deleted_before,)):
             if await self._strip(account_id, str(number)):
                 await self._remove("contact_properties", "number", account_id, number, ())
         errors = References("contact_import_errors", "import_id", "line")
@@ -71,8 +80,8 @@ class Cleanup:
         for account_id, import_id in await self.pool.rows(OLD_UPLOADS, (uploads_before,)):
             await self.imports.discard(account_id, import_id)
 
-    async def _forget(self, table: str, references: References, more: Sequence[str], before: datetime) -> None:
-        for account_id, id_ in await self.pool.rows(_DELETED.format(table=table, id="id"), (before,)):
+    async def _forget(self, table: str, references: References, more: Sequence[str], before: datetime, unless: str = "") -> None:
+        for account_id, id_ in await self.pool.rows(_DELETED.format(table=table, id="id", unless=unless), (before,)):
             if await self._empty(references, account_id, id_):
                 await self._remove(table, "id", account_id, id_, (_references(references), *more))
 

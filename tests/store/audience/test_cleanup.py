@@ -13,6 +13,8 @@ from mailsvc.store.audience import cleanup
 from mailsvc.store.audience.cleanup import Cleanup
 from mailsvc.store.audience.imports import Imports
 from mailsvc.store.audience.values import Choice
+from mailsvc.store.broadcasts.broadcasts import Broadcasts
+from mailsvc.store.broadcasts.values import Content
 from tests.store.audience.rig import NOW, PAGE, WORDING, Audience
 
 
@@ -43,6 +45,25 @@ async def test_references_go_and_others_stay(audience: Audience, monkeypatch: An
     assert await audience.pool.rows("SELECT topic_id FROM unsubscribes") == [(other.id,)]
     assert await audience.pool.rows("SELECT FROM confirmations") == []
     assert await audience.pool.rows("SELECT DISTINCT properties FROM contacts") == [({str(seats.number): "1"},)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broadcast_that_is_being_sent_keeps_its_recipients(audience: Audience) -> None:
+    """Otherwise, the rest of the segment would get nothing, and the broadcast would be shown as sent."""
+    account, stored = audience.account, Broadcasts(audience.pool, audience.clock)
+    segment = await audience.segments.add(account, "deleted after sending began")
+    await audience.add(segments=[segment.id])
+    content = Content(name="News", segment_id=segment.id, sender="a@example.com", subject="News", text="News")
+    assert isinstance(await stored.add(account, content, send=True), UUID)
+    await audience.pool.run("UPDATE broadcasts SET started_at = %s", (NOW,))
+    await audience.segments.remove(account, segment.id)
+    cleanup = Cleanup(audience.pool, Imports(audience.pool, audience.clock))
+    await cleanup.run(NOW, NOW, NOW + timedelta(hours=1))
+    assert len(await audience.members(segment.id)) == 1
+    await audience.pool.run("UPDATE broadcasts SET ended_at = %s", (NOW,))
+    await cleanup.run(NOW, NOW, NOW + timedelta(hours=1))
+    assert await audience.members(segment.id) == set()
+    assert await audience.pool.rows("SELECT FROM segments") == []
 
 
 @pytest_twisted.ensureDeferred
