@@ -51,23 +51,23 @@ def _ids(path: bytes) -> tuple[UUID, UUID] | None:
 
 @attrs.define(eq=False)
 class _Cache:
-    """The images that were requested last."""
+    """The images that were requested last, by account and image: hosts serve those of their account only."""
 
     clock: Any
     size: int = 0
-    _held: OrderedDict[UUID, tuple[float, Kind, bytes]] = attrs.field(factory=OrderedDict)
+    _held: OrderedDict[tuple[UUID, UUID], tuple[float, Kind, bytes]] = attrs.field(factory=OrderedDict)
 
-    def get(self, image_id: UUID) -> tuple[Kind, bytes] | None:
-        found = self._held.get(image_id)
+    def get(self, ids: tuple[UUID, UUID]) -> tuple[Kind, bytes] | None:
+        found = self._held.get(ids)
         if found is None or unix(self.clock) - found[0] > SECONDS:
             return None
-        self._held.move_to_end(image_id)
+        self._held.move_to_end(ids)
         return found[1:]
 
-    def put(self, image_id: UUID, kind: Kind, content: bytes) -> None:
-        before = self._held.pop(image_id, None)
+    def put(self, ids: tuple[UUID, UUID], kind: Kind, content: bytes) -> None:
+        before = self._held.pop(ids, None)
         self.size += len(content) - (len(before[2]) if before else 0)
-        self._held[image_id] = unix(self.clock), kind, content
+        self._held[ids] = unix(self.clock), kind, content
         while self.size > CACHED:
             self.size -= len(self._held.popitem(last=False)[1][2])
 
@@ -92,7 +92,7 @@ class PublicImages(Resource):
         found = None
         if ids is not None and self._hosts.serves(host_of(request), ids[0]):
             try:
-                found = self._cache.get(ids[1]) or await self._read(*ids)
+                found = self._cache.get(ids) or await self._read(*ids)
             except Transient:
                 request.setHeader(b"retry-after", b"5")
                 send(request, 503, b"")
@@ -106,5 +106,5 @@ class PublicImages(Resource):
     async def _read(self, account_id: UUID, image_id: UUID) -> tuple[Kind, bytes] | None:
         found = await self._images.content(account_id, image_id)
         if found is not None:
-            self._cache.put(image_id, *found)
+            self._cache.put((account_id, image_id), *found)
         return found

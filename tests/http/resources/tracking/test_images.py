@@ -82,6 +82,14 @@ def test_hosts_serve_the_images_of_their_account_only(links: Links) -> None:
     assert links.request(ADDRESS, host=OWN).status == 404
 
 
+def test_an_image_in_memory_is_still_that_of_its_account(links: Links) -> None:
+    """Otherwise, one account could show its images at the host of another."""
+    links.store.served = Served({HOST: frozenset({OTHER})})
+    links.refresh()
+    assert links.request(ADDRESS, host=OWN).status == 200
+    assert links.request(path_of(OTHER, IMAGE, "png"), host=HOST).status == 404
+
+
 def test_only_reading_is_possible(links: Links) -> None:
     answer = links.request(ADDRESS, method="DELETE", host=OWN)
     assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
@@ -100,8 +108,8 @@ def test_images_stay_in_memory_for_a_while(links: Links, monkeypatch: pytest.Mon
     monkeypatch.setattr(served, "CACHED", 250_000)
     cache = served._Cache(links.rig.clock)
     for number in range(4):
-        cache.put(UUID(int=number), "png", bytes(100_000))
-    assert cache.size == 200_000 and cache.get(UUID(int=1)) is None and cache.get(UUID(int=3)) is not None
+        cache.put((ACCOUNT, UUID(int=number)), "png", bytes(100_000))
+    assert cache.size == 200_000 and cache.get((ACCOUNT, UUID(int=1))) is None and cache.get((ACCOUNT, UUID(int=3))) is not None
 
 
 def test_without_the_database_clients_are_told_to_try_again(links: Links) -> None:
