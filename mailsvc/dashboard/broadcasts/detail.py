@@ -19,6 +19,7 @@ _DONE = {
     "canceled": "Canceled. Emails that weren’t sent yet won’t be.",
     "continued": "Sending continues.",
     "copied": "This is the copy.",
+    "not-draft": "Only drafts can be edited.",
     "late": "Nothing was changed: the status of this broadcast changed in the meantime.",
 }
 

@@ -57,7 +57,7 @@ class EditorPages:
         broadcast_id = request.uuid(text, "broadcast")
         opened = await self.versions.open(request.account_id, broadcast_id)
         if opened == "status":
-            return request.redirect(f"{BROADCASTS}/{broadcast_id}")
+            return request.redirect(f"{BROADCASTS}/{broadcast_id}", done="not-draft")
         return await self._shown(request, broadcast_id, _found(opened), {}, {})
 
     async def _shown(

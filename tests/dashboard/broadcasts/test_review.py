@@ -217,5 +217,8 @@ async def test_scheduling_uses_the_time_zone_of_the_person(pool: Pool) -> None:
     assert found.scheduled_at == datetime.fromisoformat(local).replace(tzinfo=UTC) - timedelta(hours=9)
     page = await rig.shown(draft)
     assert "Unschedule" in page and f"{tomorrow:%Y-%m-%d} 09:30:00 JST" in page
+    assert f"{draft}/edit" not in page and "To change the broadcast, unschedule it first." in page
+    late = await rig.browser.get(f"{HOME}/{draft}/edit")
+    assert "Only drafts can be edited." in (await rig.browser.get(late.location)).text
     assert (await rig.browser.post(f"{HOME}/{draft}/unschedule")).query == {"done": "unscheduled"}
     assert (await rig.get(draft)).status == "draft"

@@ -136,5 +136,5 @@ async def test_only_drafts_of_the_account_are_edited(pool: Pool) -> None:
     assert [(await eve.get(writer.path + each)).status for each in paths] == [404] * len(paths)
     assert (await eve.post(f"{writer.path}/save", {"subject": "Mine"})).status == 404
     await pool.run("UPDATE broadcasts SET status = 'sent'")
-    assert (await writer.ann.get(writer.path)).location == f"/dashboard/broadcasts/{writer.id}"
+    assert (await writer.ann.get(writer.path)).location == f"/dashboard/broadcasts/{writer.id}?done=not-draft"
     assert (await writer.ann.post(f"{writer.path}/save", {"subject": "Late"}, SCRIPT)).status == 409
