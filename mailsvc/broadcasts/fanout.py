@@ -46,6 +46,7 @@ PAGES = 10  # transactions after which other broadcasts have their turn
 CLAIMED = 30.0  # seconds after which another process takes over
 AGAIN = 1.0  # seconds until a broadcast is looked at again that waits for its emails to be sent
 SUSPENDED = 60.0  # seconds until the broadcast of a suspended account is looked at again
+EXHAUSTED = 600.0  # seconds, at most, until a broadcast whose quota is used up is looked at again: the account may have a larger plan
 SCREENING = 150.0  # seconds for the content filter, after which another process takes over
 POSTPONED = 60.0  # seconds until the content filter is asked again, if it said later or nothing
 SLOWEST = 10.0  # seconds of an hourly rate in one transaction
@@ -279,7 +280,8 @@ class Fanout:
         if isinstance(taken, Exhausted):
             if 0 < (left := taken.limit - taken.used) < size:
                 return await self._page(found, started, left)
-            await self.sending.set(found, next_at=taken.resets_at, reason=f"{taken.message} Sending continues when it resets.")
+            later = min(taken.resets_at, self._now() + timedelta(seconds=EXHAUSTED))
+            await self.sending.set(found, next_at=later, reason=f"{taken.message} Sending continues when it resets.")
             return None
         now = self._now()
         pause = 0.0 if started.per_hour is None else len(emails) * 3600 / started.per_hour

@@ -17,9 +17,10 @@ from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts import fanout as fanout_
 from mailsvc.broadcasts.consent import CANCELED, OnHold
 from mailsvc.broadcasts.copying import duplicate
+from mailsvc.broadcasts.fanout import EXHAUSTED
 from mailsvc.clock import utc
+from mailsvc.http.resources.broadcasts.fields import expected_end
 from mailsvc.monitoring.metrics import Exposition, broadcasts
-from mailsvc.settings.plans import ends
 from mailsvc.store.broadcasts.retention import BroadcastRetention
 from mailsvc.store.people.quota import Quota as StoredQuota
 from mailsvc.store.postgres import partitions
@@ -211,13 +212,31 @@ async def test_it_waits_for_the_quota(rig: BroadcastRig) -> None:
     broadcast = await rig.send()
     await rig.fanout.run()
     found = await rig.get(broadcast)
-    assert (found.queued, found.next_at) == (0, rig.quotas.resets_at)
-    assert found.reason is not None and "quota" in found.reason
+    assert (found.queued, found.next_at) == (0, NOW + timedelta(seconds=EXHAUSTED))
+    assert found.reason is not None and "quota" in found.reason and expected_end(found) is None
     rig.quotas.left = 100
     rig.clock.advance(6 * 3600)
     await rig.fanout.run()
     assert len(await rig.addresses()) == 20
     assert rig.quotas.left == 80
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_continues_soon_after_the_account_got_a_larger_plan(rig: BroadcastRig) -> None:
+    await rig.contacts(20)
+    rig.quotas = Quota(left=5, resets_at=NOW + timedelta(days=20))
+    broadcast, engine = await rig.send(), rig.engine()
+    await engine.run()
+    assert (await rig.get(broadcast)).queued == 5
+    rig.quotas.left = 100
+    rig.clock.advance(EXHAUSTED)
+    await engine.run()
+    found = await rig.get(broadcast)
+    assert (found.queued, found.reason) == (20, None)
+    rig.quotas.resets_at = soon = NOW + timedelta(seconds=EXHAUSTED + 10)
+    rig.quotas.left, other = 0, await rig.send()
+    await engine.run()
+    assert (await rig.get(other)).next_at == soon
 
 
 @pytest_twisted.ensureDeferred
@@ -233,7 +252,8 @@ async def test_a_new_account_is_limited_and_sends_what_fits_each_day(rig: Broadc
         found = await rig.get(broadcast)
         assert (found.queued, len(await rig.addresses())) == (sent, sent)
         if sent < 12:
-            assert found.next_at == ends("day", utc(rig.clock)) and "The quota of a new account grows" in (found.reason or "")
+            assert found.next_at == utc(rig.clock) + timedelta(seconds=EXHAUSTED)
+            assert "The quota of a new account grows" in (found.reason or "")
             assert (await quotas.usage(ACCOUNT, None, 5))["day"].used == 5
             rig.clock.advance(24 * 3600)
     assert found.reason is None

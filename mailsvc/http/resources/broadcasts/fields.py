@@ -164,8 +164,10 @@ def cursor_of(row: UUID) -> str:
 
 
 def expected_end(broadcast: Broadcast) -> datetime | None:
-    """When the last contact will have been looked at, if it goes on as fast as so far."""
-    if broadcast.status != "queued" or broadcast.ended_at or broadcast.paused_at or not broadcast.started_at or not broadcast.next_at:
+    """When the last contact will have been looked at, if it goes on as fast as so far. None: not known, or something holds it up."""
+    if broadcast.status != "queued" or broadcast.ended_at or broadcast.paused_at or broadcast.reason:
+        return None
+    if not broadcast.started_at or not broadcast.next_at:
         return None
     seconds = (broadcast.next_at - broadcast.started_at).total_seconds()
     if not broadcast.passed or not broadcast.total or seconds <= 0:
