@@ -86,7 +86,7 @@ class UnsubscribePage:
             await self._unsubscribe(request, link)
             request.setResponseCode(204)
             return b""
-        form = _read(content, self.context.topics + 1)
+        form = _read(content, self.context.topics + 2)
         if "save" in form:
             done = await self._save(request, link, form)
             return await self._show(request, done)
@@ -113,8 +113,9 @@ class UnsubscribePage:
             await self._changed(link, changed, by, out=False)
             return "You are subscribed again."
         ticked = set(form.get("topic", ()))
-        wanted = [Choice(topic.id, str(topic.id) in ticked) for topic in standing.topics]
-        wanted = [each for each, topic in zip(wanted, standing.topics, strict=True) if each.subscribed is not topic.subscribed]
+        offered = set(form["offered"][0].split()) if "offered" in form else {str(topic.id) for topic in standing.topics}
+        choices = [(topic, str(topic.id) in ticked) for topic in standing.topics if str(topic.id) in offered]
+        wanted = [Choice(topic.id, subscribed) for topic, subscribed in choices if subscribed is not topic.subscribed]
         changed = await self.context.preferences.change(account_id, link.hash, wanted, None, by)
         await self._changed(link, changed, by, out=any(not each.subscribed for each in wanted))
         return "Your choice has been saved."
@@ -136,7 +137,7 @@ def _details(request: Request, link: Link) -> Mapping[str, str]:
 
 
 def _read(content: bytes, fields: int) -> Mapping[str, Sequence[str]]:
-    """The form: a button and a field for each topic."""
+    """The form: a button, a field for each topic, and one that lists those topics that the page showed."""
     try:
         return parse_qs(_text(content), keep_blank_values=True, max_num_fields=fields)
     except ValueError:
@@ -158,6 +159,8 @@ def _form(standing: Standing, sender: str, done: str) -> str:
         f"<span>{escape(topic.name)}{f'<small>{escape(topic.description)}</small>' if topic.description else ''}</span></label>"
         for topic in standing.topics
     )
+    if topics:
+        topics += f'<input type="hidden" name="offered" value="{" ".join(str(topic.id) for topic in standing.topics)}">'
     save = '<button name="save" value="topics">Save</button>' if topics else f"<p>You are subscribed to {mail}.</p>"
     return (
         f'{said}<form method="post" class="card">{topics}{save}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest_twisted
@@ -128,6 +129,19 @@ async def test_the_page_saves_topics_and_everything(rig: ApiRig) -> None:
     assert await unsubscribed(rig, contact)
     assert b"You are subscribed again." in (await post(rig, path, b"save=again")).body
     assert not await unsubscribed(rig, contact)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_topic_that_the_page_did_not_show_yet_stays_as_it_is(rig: ApiRig) -> None:
+    new = {"default_subscription": "opt_in", "visibility": "public"}
+    first = (await rig.request("POST", "/topics", {"name": "First", **new})).json["id"]
+    contact, path = await add(rig), await link(rig)
+    page = (await call(rig, "GET", path)).body.decode()
+    second = (await rig.request("POST", "/topics", {"name": "Second", **new})).json["id"]
+    fields = re.findall(r'name="(offered)" value="([^"]*)"', page)
+    await post(rig, path, urlencode([*fields, ("save", "topics")]).encode())  # the box is no longer ticked
+    choices = {row["id"]: row["subscription"] for row in (await rig.request("GET", f"/contacts/{contact}/topics")).json["data"]}
+    assert choices == {first: "opt_out", second: "opt_in"}
 
 
 @pytest_twisted.ensureDeferred
