@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import attrs
 
@@ -42,6 +43,7 @@ DONE = {
     "added": "The contact was added.",
     "changed": "The contact was changed.",
     "topics": "The topics were saved.",
+    "topics-asked": "The topics were saved. Those that ask for confirmation take effect when the contact confirms them by email.",
     "joined": "The contact was added to the segment.",
     "asked": "The contact was asked by email to confirm the segment.",
     "left": "The contact was removed from the segment.",
@@ -75,7 +77,8 @@ class ContactPages:
         shown: dict[str, object] = {"errors": {}, "typed": {}, "done": ""}
         return request.render(
             "audience/contact.html", status, contact=contact, properties=await self._properties(request), segments=segments,
-            others=[each for each in every if each.id not in inside], topics=topics, sources=SOURCES, details=DETAILS,
+            others=[each for each in every if each.id not in inside], topics=topics, asking=await self._asking(request),
+            sources=SOURCES, details=DETAILS,
             evidence=await self.audience.evidence.of(account_id, contact.hash, EVIDENCE),
             broadcasts=await self.recipients.of_contact(account_id, contact.id, BROADCASTS),
             emails=await self._emails(request, contact), **shown | values,
@@ -127,9 +130,16 @@ class ContactPages:
             for each in known
             if str(each.id) in offered and each.subscribed is not (f"topic:{each.id}" in request.form)
         ]
+        asking = await self._asking(request)
+        asked = any(each.subscribed and each.topic_id in asking for each in wanted)
         lines = about(request, "topics of a contact changed")
         work = self.audience.contacts.choose(request.account_id, contact.id, wanted, by(request), lines)
-        return await self._done(request, contact, "topics", work)
+        return await self._done(request, contact, "topics-asked" if asked else "topics", work)
+
+    async def _asking(self, request: PageRequest) -> Collection[UUID]:
+        """The topics with a double opt-in."""
+        topics, _ = await self.audience.topics.list(request.account_id, FORM)
+        return {each.id for each in topics if each.confirmation is not None}
 
     @page(app, f"{ONE}/join", "POST", access="change_audience")
     async def join(self, request: PageRequest, text: str) -> bytes:

@@ -13,6 +13,7 @@ from mailsvc.store.paging import ALL
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import Browser, DashboardRig
+from tests.store.audience.rig import WORDING
 
 AUDIENCE = "/dashboard/audience"
 API = By("api")
@@ -152,6 +153,17 @@ async def test_subscriptions_topics_and_segments_of_a_contact_change_with_eviden
         "topics of a contact changed", "contact added to a segment", "contact removed from a segment",
         "contact unsubscribed", "contact subscribed", "contact deleted",
     ]  # fmt: skip
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_page_says_which_topics_the_contact_has_to_confirm(pool: Pool) -> None:
+    rig, account_id, ann = await started(pool)
+    topic = await rig.assembly.audience.topics.add(account_id, "Hints", False, confirmation=WORDING)
+    at = f"{AUDIENCE}/contacts/{await added(rig, account_id, 'ada@example.net')}"
+    assert "Hints (asks for confirmation)" in (await ann.get(at)).text
+    answer = await ann.post(f"{at}/topics", {"offered": str(topic.id), f"topic:{topic.id}": "on"})
+    page = (await ann.get(answer.location)).text
+    assert "Those that ask for confirmation take effect when the contact confirms them by email." in page
 
 
 @pytest_twisted.ensureDeferred
