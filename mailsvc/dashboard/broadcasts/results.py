@@ -90,11 +90,13 @@ def expected_end(found: Broadcast, waiting: Waiting, now: datetime) -> datetime 
     elapsed, done = (now - found.started_at).total_seconds(), found.passed - waiting.untried
     if done <= 0 or elapsed <= 0:
         return None
-    return now + timedelta(seconds=(found.total - done) * elapsed / done)
+    return now + timedelta(seconds=max(0, found.total - done) * elapsed / done)
 
 
 def bar(found: Broadcast, sums: Mapping[str, int], waiting: Waiting) -> list[Part]:
-    """What happened to the segment's contacts so far."""
+    """What happened to the segment's contacts so far. Of a canceled broadcast: also how many get nothing because of that."""
+    ended = sums["delivered"] + sums["bounced"] + sums["failed"] + sums["suppressed"]
+    canceled = found.queued - ended - waiting.deferred - waiting.untried + (found.total or 0) - found.passed
     counts = (
         ("Delivered", "good", sums["delivered"]),
         ("Bounced or failed", "bad", sums["bounced"] + sums["failed"]),
@@ -102,6 +104,7 @@ def bar(found: Broadcast, sums: Mapping[str, int], waiting: Waiting) -> list[Par
         ("In the queue", "info", waiting.untried),
         ("Not processed yet", "rest", max(0, (found.total or 0) - found.passed) if found.status == "queued" else 0),
         ("Not sent to", "quiet", max(0, found.passed - found.queued) + sums["suppressed"]),
+        ("Canceled", "rest", max(0, canceled) if found.status == "canceled" else 0),
     )
     whole = sum(count for _, _, count in counts)
     parts: list[Part] = []

@@ -51,6 +51,18 @@ def test_the_bar_has_a_part_for_each_state() -> None:
     assert bar(running(status="canceled"), dict.fromkeys(sums, 0), Waiting(0, 0))[0].name == "Not sent to"
 
 
+def test_the_bar_of_a_canceled_broadcast_has_those_who_got_nothing() -> None:
+    """250 of the 300 that were looked at got an email; 700 were not looked at."""
+    sums = {"delivered": 150, "bounced": 20, "failed": 5, "suppressed": 10}
+    parts = {part.name: part.count for part in bar(running(status="canceled"), sums, Waiting(0, 5))}
+    assert parts == {"Delivered": 150, "Bounced or failed": 25, "Deferred": 5, "Not sent to": 60, "Canceled": 760}
+
+
+def test_contacts_that_were_added_meanwhile_do_not_put_the_end_into_the_past() -> None:
+    later = NOW + timedelta(minutes=10)
+    assert expected_end(running(passed=1200), Waiting(10, 0), later) == later
+
+
 def test_days_are_those_of_the_zone_and_may_have_25_hours() -> None:
     zone = ZoneInfo("Europe/Berlin")  # where clocks went back on 25 October 2026
     since = datetime(2026, 10, 23, 22, 0, tzinfo=UTC)
