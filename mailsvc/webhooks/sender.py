@@ -95,6 +95,7 @@ class WebhookSender(Service):
         self._concurrency = Concurrency(limits.per_endpoint, limits.per_endpoint_most)
         self._taken: list[_Place] = []
         self._under_way: set[Deferred[None]] = set()
+        self._clearing: set[UUID] = set()  # disabled and deleted endpoints whose messages are being discarded
         self._loop = PollingLoop(clock, "sending webhooks", self._look, POLL, rest=_rest)
         notifications.listen("webhooks", self._loop.wake)
 
@@ -121,9 +122,9 @@ class WebhookSender(Service):
         if held(self._clock):
             return
         now, failing = self._now(), sum(place.failing for place in self._taken)
-        ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._limits))
+        ready = await self._outbox.ready(now, [*self._full(), *self._clearing], failing=failing < most_failing(self._limits))
         for gone in (each.webhook_id for each in ready if not each.live):
-            await self._outbox.clear(gone)
+            self._clear(gone)
         chosen = choose(ready, self._taken, self._limits, self._concurrency.limit)
         if chosen and self.running:
             await self._begin({each.webhook_id: each for each in ready}, chosen, now)
@@ -228,11 +229,34 @@ class WebhookSender(Service):
             except DataRejected:  # the attempt counts, but without the response
                 disabled = await self._outbox.settle(attrs.evolve(posted, status=0, response="The response could not be stored."))
             if disabled:
-                await self._outbox.clear(posted.due.webhook_id)
+                self._clear(posted.due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook attempt could not be recorded, the message is sent again: {reason}", reason=str(error))
         except Exception:
             self.log.failure("recording a webhook attempt failed")
+
+    def _clear(self, webhook_id: UUID) -> None:
+        """Discard the messages of an endpoint in the background: there can be millions, and the other endpoints do not wait for that."""
+        if webhook_id in self._clearing:
+            return
+        self._clearing.add(webhook_id)
+        clearing = Deferred.fromCoroutine(self._discard(webhook_id))
+        self._under_way.add(clearing)
+        clearing.addBoth(self._cleared, clearing, webhook_id)
+
+    async def _discard(self, webhook_id: UUID) -> None:
+        """What is left when the service stops or after an error, the next look finds."""
+        try:
+            while self.running and await self._outbox.clear(webhook_id):
+                pass
+        except StoreError as error:
+            self.log.warn("the messages of a disabled webhook could not all be discarded yet: {reason}", reason=str(error))
+        except Exception:
+            self.log.failure("discarding the messages of a disabled webhook failed")
+
+    def _cleared(self, _: object, clearing: Deferred[None], webhook_id: UUID) -> None:
+        self._under_way.discard(clearing)
+        self._clearing.discard(webhook_id)
 
     async def _post(self, message: _Message, connection: HttpConnection) -> tuple[int, str, str | None]:
         """The status, the response, and Retry-After."""

@@ -54,6 +54,7 @@ class Rig:
         self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
+        self.discarding: list[Deferred[None]] | None = None  # batches of messages, when discarding takes its time
         self.looks, self.looking = 0, 0.0  # and how long each takes
         self.connections = 0  # that are not closed
         self.ring: Any = None
@@ -127,9 +128,15 @@ class Rig:
             (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
         return posted.why is not None
 
-    async def clear(self, webhook_id: UUID) -> None:
+    async def clear(self, webhook_id: UUID) -> bool:
         self.cleared.append(webhook_id)
+        if self.discarding is not None:
+            batch: Deferred[None] = Deferred()
+            self.discarding.append(batch)
+            await batch
+            return True
         self.rows = {key: row for key, row in self.rows.items() if row.webhook_id != webhook_id}
+        return False
 
     # The fetcher, and each of its connections
 
@@ -341,6 +348,25 @@ def test_messages_of_an_endpoint_that_responds_with_gone_are_cleared() -> None:
     rig.run(2)
     assert rig.at("off") == []
     assert rig.rows == {}
+
+
+def test_discarding_the_messages_of_a_disabled_endpoint_delays_nobody() -> None:
+    rig = Rig()
+    rig.add(9, "off", 1)
+    rig.disabled.add(UUID(int=1))
+    rig.discarding = []
+    rig.posts.startService()
+    rig.run(0.1)
+    rig.add(3, "good", 2)
+    rig.run(2)
+    assert len(rig.at("good")) == 3
+    assert len(rig.discarding) == 1, "once at a time"
+    rig.discarding[0].callback(None)
+    assert len(rig.discarding) == 2, "until nothing is left"
+    stopped = rig.posts.stopService()
+    assert not stopped.called
+    rig.discarding[1].callback(None)
+    assert stopped.called and len(rig.discarding) == 2, "another process discards the rest"
 
 
 def test_an_event_that_is_no_longer_stored_fails_alone() -> None:

@@ -140,9 +140,9 @@ class Outbox:
         """Record an attempt; whether the endpoint is now disabled."""
         return await self.batch.submit(posted, len(posted.response) + 256)
 
-    async def clear(self, webhook_id: UUID) -> None:
-        """Discard all messages of a disabled or deleted endpoint."""
-        await clear(self._pool, webhook_id)
+    async def clear(self, webhook_id: UUID) -> bool:
+        """Discard a batch of messages of a disabled or deleted endpoint; whether there are more."""
+        return await _clear_batch(self._pool, webhook_id)
 
     async def _write(self, posted: list[Posted]) -> list[bool]:
         rows = await self._pool.rows(outbox_sql.SETTLE, (document([_row(n, each) for n, each in enumerate(posted)]),))
@@ -159,10 +159,13 @@ class Outbox:
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:
     """Discard all messages of a disabled or deleted endpoint."""
-    while True:
-        [(count,)] = await pool.rows(outbox_sql.CLEAR, {"id": webhook_id, "limit": BATCH})
-        if count < BATCH:
-            return
+    while await _clear_batch(pool, webhook_id):
+        pass
+
+
+async def _clear_batch(pool: Pool, webhook_id: UUID) -> bool:
+    [(count,)] = await pool.rows(outbox_sql.CLEAR, {"id": webhook_id, "limit": BATCH})
+    return bool(count >= BATCH)
 
 
 def claim_until(now: datetime, seconds: float) -> datetime:
