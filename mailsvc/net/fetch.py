@@ -52,6 +52,7 @@ ADDRESSES = 3  # that are tried for each request
 HOSTS = 50  # whose TLS contexts are cached; each takes almost a megabyte
 CONNECT = 5.0  # seconds for each address
 DETAIL = 200  # characters of a parser's error message
+_HOST = "host.invalid"  # that libraries get: they encode names again, and refuse those that IDNA does not have, such as my_shop.example
 
 log = Logger()
 
@@ -116,8 +117,7 @@ class Fetcher:
         """Returns the TLS options that verify `host`. Cached, because loading the certificate authorities is slow."""
         options = self._tls.pop(host, None)
         if options is None:
-            more = {} if self.trust is None else {"trustRoot": self.trust}
-            options = optionsForClientTLS(host, **more)
+            options = _tls_options(host, {} if self.trust is None else {"trustRoot": self.trust})
         self._tls[host] = options
         while len(self._tls) > HOSTS:
             self._tls.popitem(last=False)
@@ -207,7 +207,8 @@ class HttpConnection:
 
     async def _request(self, method: str, target: Target, options: Options) -> Reply:
         headers, body = _headers(options.get("headers") or {}), options.get("body")
-        response = await HTTPClient(self).request(method, target.text, headers=headers, data=body, allow_redirects=False, unbuffered=True)
+        url = attrs.evolve(target, host=_HOST).text
+        response = await HTTPClient(self).request(method, url, headers=headers, data=body, allow_redirects=False, unbuffered=True)
         kept = _Body(options["keep"], options.get("reserve", lambda size: True))
         response.deliverBody(kept)
         await kept.done
@@ -231,7 +232,10 @@ class HttpConnection:
 
     def request(self, method: bytes, uri: bytes, headers: Headers | None = None, producer: IBodyProducer | None = None) -> Any:
         """Neither requests nor decompresses compressed responses: their size could be anything."""
-        headers = headers or Headers()
+        assert self._target is not None
+        headers, host = headers or Headers(), self._target.authority.encode("ascii")
+        uri = uri.replace(attrs.evolve(self._target, host=_HOST).authority.encode("ascii"), host, 1)
+        headers.setRawHeaders(b"host", [host])
         headers.setRawHeaders(b"accept-encoding", [b"identity"])
         requested = self._agent.request(method, uri, headers, producer)
 
@@ -288,6 +292,17 @@ class HttpConnection:
     def _give_up(self, fetching: Deferred[Reply], failure: str) -> None:
         self.failure = self.failure or failure
         fetching.cancel()
+
+
+def _tls_options(host: str, more: Mapping[str, Any]) -> Any:
+    """The TLS options of Twisted. It sets names that IDNA does not have afterwards: DNS and certificates can have them."""
+    try:
+        return optionsForClientTLS(host, **more)
+    except UnicodeError:
+        options: Any = optionsForClientTLS(_HOST, **more)
+        options._hostname = options._hostnameASCII = host
+        options._hostnameBytes = host.encode("ascii")
+        return options
 
 
 def _headers(given: Mapping[str, str | Sequence[str]]) -> Headers:

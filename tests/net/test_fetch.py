@@ -13,7 +13,7 @@ import pytest
 import pytest_twisted
 from OpenSSL import SSL
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import Certificate as TwistedCertificate
 from twisted.internet.ssl import trustRootFromCertificates
@@ -331,6 +331,42 @@ async def test_the_certificate_is_verified_for_the_host(tmp_path: Path) -> None:
             assert "TLS failed" in why or "verif" in why.lower(), why
         await port.stopListening()
     assert set(names) == {b"shop.example"}
+
+
+@pytest.mark.parametrize("host", ["my_shop.example", "my--shop.example", "xn--i-7iq.example", "shop.example"])
+@pytest_twisted.ensureDeferred
+async def test_a_host_that_idna_does_not_allow_is_verified_like_others(tmp_path: Path, host: str) -> None:
+    from twisted.internet import reactor
+
+    created = factory(b"HTTP/1.1 204 No\r\n\r\n")
+    names: list[bytes | None] = []
+    for named in (host, "other.example"):
+        certificate = Certificate.make(tmp_path, named)
+        port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(
+            TLSMemoryBIOFactory(contexts(certificate, names), False, created)
+        )
+        rig = Rig(created, port.getHost().port)
+        trust = trustRootFromCertificates([TwistedCertificate.loadPEM(certificate.certificate.read_bytes())])
+        fetching = rig.fetch(trust=trust, url=f"https://{host}:{rig.port}/")
+        if named == host:
+            assert (await fetching).status == 204
+        else:
+            assert "match" in await refused(fetching)
+        await port.stopListening()
+    assert set(names) == {host.encode()}
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_ipv6_address_in_the_url(rig: Rig) -> None:
+    from twisted.internet import reactor
+
+    port = await TCP6ServerEndpoint(reactor, 0, interface="::1").listen(rig.factory)
+    number = port.getHost().port
+    fetcher = Fetcher(reactor, Names([("::1",)]), Rules(frozenset(), True, networks(["::1"])))
+    assert (await fetcher.fetch("GET", f"http://[::1]:{number}/a?b=%41", seconds=5.0, keep=10)).status == 200
+    request = rig.factory.requests[0].got
+    assert request.startswith(b"GET /a?b=%41 HTTP/1.1\r\n") and b"Host: [::1]:%d\r\n" % number in request
+    await port.stopListening()
 
 
 def test_the_tls_context_cache_is_limited() -> None:
