@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import struct
 import time
+import tracemalloc
 import zipfile
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from mailsvc.insights import checks
 from mailsvc.insights.checks import files, mistakes, parts
 from mailsvc.insights.checks import html as html_checks
+from mailsvc.insights.checks.finding import Mail
 from mailsvc.insights.checks.reputation import Facts, Listed, Rates, Record, Server, of_facts
 from mailsvc.mail import html as html_reader
 from mailsvc.mail import html_to_text, mime
@@ -519,6 +522,47 @@ def test_attachments_are_checked(file, bulk, title):
         "A file does not match its type",
     } & {*titles(good)}
     titles(mime.File("a.zip", "application/zip", None, "attachment", b"PK\x03\x04 no archive"))
+
+
+def directory(names: list[str], flags: int = 0x800) -> bytes:
+    """An archive that is only a directory."""
+    form, end = struct.Struct("<4s6H3I5H2I"), struct.Struct("<4s4H2IH")
+    encoded = [name.encode() for name in names]
+    whole = b"".join(form.pack(b"PK\1\2", 20, 20, flags, *[0] * 6, len(name), *[0] * 6) + name for name in encoded)
+    return whole + end.pack(b"PK\5\6", 0, 0, 0, 0, len(whole), 0, 0)
+
+
+def test_a_large_directory_of_an_archive_takes_little_memory():
+    packed = b"PK\3\4" + directory(["a.txt", "ü.exe", *("a" for _ in range(100_000))])
+    tracemalloc.start()
+    try:
+        titles = [one.title for one in files.archives(attached(packed))]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert titles == ["This archive will be rejected"]
+    assert peak < 1 << 20, peak
+
+
+@pytest.mark.parametrize("damaged", ["cut", "signature", "length", "offset"])
+def test_a_damaged_archive_has_no_insight(damaged):
+    packed = bytearray(b"PK\3\4" + directory(["a.exe", "b.exe"]))
+    if damaged == "cut":
+        del packed[-9:]
+    elif damaged == "signature":
+        packed[4] = 0
+    elif damaged == "length":
+        packed[4 + 28 : 4 + 30] = b"\xff\xff"
+        del packed[4 + 46 : 4 + 51]
+        packed[4 + 46 : 4 + 46] = b"a.txt"
+    else:
+        packed[-10:-2] = b"\xff" * 8
+    assert [one.title for one in files.archives(attached(bytes(packed)))] == []
+
+
+def attached(content: bytes) -> Mail:
+    file = mime.File("a.zip", "application/zip", None, "attachment", content)
+    return checks.mail_of(mime.Parsed((), None, "x", (file,)), 1, False)
 
 
 # Facts that are not in the message
