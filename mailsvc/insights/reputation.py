@@ -185,7 +185,7 @@ class Reputation:
 
     async def _listed(self, name: str, query: str, zones: Sequence[str]) -> tuple[list[Listed], list[str]]:
         """The blocklists that list `name`, and those that answered."""
-        listed, answered = await block_lists.look_up(self.resolver, query, zones)
+        listed, answered = await block_lists.look_up_current(self.resolver, query, zones)
         return [Listed(name, zone) for zone in listed], answered
 
 

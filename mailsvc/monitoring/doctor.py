@@ -12,6 +12,7 @@ from typing import Literal
 
 import attrs
 
+from mailsvc.net import block_lists
 from mailsvc.net.dns import NxDomain, Records, Resolver, Temporary, reversed_name
 
 State = Literal["ok", "warning", "error"]
@@ -168,9 +169,12 @@ class Doctor:
         if isinstance(answer, NxDomain):
             return Finding(check, "ok", "Not listed.")
         codes = answer.values if isinstance(answer, Records) else ()
-        if any(code.startswith("127.255.255.") for code in codes) or not codes:
-            why = "the list refuses queries from this resolver" if codes else "it did not answer"
+        refused = any(code.startswith("127.255.255.") for code in codes)
+        if refused or not codes or not all(code.startswith("127.") for code in codes):
+            why = "the list refuses queries from this resolver" if refused else "it did not answer"
             return Finding(check, "warning", f"Unknown: {why}.", "Use your own resolver instead of a public one.")
+        if await block_lists.lists_everything(self.lookups, zone):
+            return Finding(check, "warning", "The list was given up: it lists every address.", "Leave it out: see --dnsbl.")
         remedy = f"Look up the reason on the website of {zone}, fix the cause, and request removal."
         return Finding(check, "error", f"Listed ({', '.join(codes)}).", remedy)
 

@@ -24,6 +24,13 @@ async def look_up(resolver: Resolver, query: str, lists: Sequence[str]) -> tuple
     return listed, answered
 
 
+async def look_up_current(resolver: Resolver, query: str, lists: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The same, without lists that were given up."""
+    listed, answered = await look_up(resolver, query, lists)
+    given_up = {zone for zone in listed if await lists_everything(resolver, zone)}
+    return [zone for zone in listed if zone not in given_up], [zone for zone in answered if zone not in given_up]
+
+
 async def lists_everything(resolver: Resolver, zone: str) -> bool:
-    """Whether a list of addresses was given up: it lists 127.0.0.1, which no list in use does (5782 §5)."""
+    """Whether a list was given up: it lists 127.0.0.1, which no list in use does (5782 §5). Those of domains then do the same."""
     return isinstance(await resolver.addresses(f"1.0.0.127.{zone}"), Records)

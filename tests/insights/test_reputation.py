@@ -111,7 +111,7 @@ def test_whether_the_domain_receives_mail():
     assert receives({("A", name): Temporary("slow")}) == (None, False)
 
 
-def test_blocklists_that_refuse_our_queries_are_ignored():
+def test_blocklists_that_refuse_our_queries_or_list_everything_are_ignored():
     listed = {("A", "1.4.8.8.zen"): ("127.0.0.2",)}
     facts, _ = reputation(Names(OURS | listed))[0].facts(DOMAIN)
     assert (facts.listed, facts.blocklists) == ((Listed("8.8.4.1", "zen"),), ("zen",))
@@ -120,6 +120,9 @@ def test_blocklists_that_refuse_our_queries_are_ignored():
     assert (facts.listed, facts.blocklists) == ((), ())
     facts, _ = reputation(Names(dict(OURS)))[0].facts(DOMAIN)
     assert (facts.listed, facts.blocklists) == ((), ("zen",))
+    given_up = listed | {("A", "1.0.0.127.zen"): ("127.0.0.2",)}
+    facts, _ = reputation(Names(OURS | given_up))[0].facts(DOMAIN)
+    assert (facts.listed, facts.blocklists) == ((), ())
 
 
 def test_linked_hosts_are_looked_up_in_configured_domain_lists():

@@ -123,6 +123,13 @@ LISTED = "10.99.51.198.list.example"
         ("PTR of 198.51.99.11", "error", change(sources=[("198.51.99.11", "out.example.com")]), "does not resolve to 198.51.99.11"),
         ("PTR of 10.0.0.1", "warning", change(hosts={"out.example.com": Records("x", ("10.0.0.1",))}), "private"),
         ("list.example for 198.51.99.10", "error", change(hosts={LISTED: Records("x", ("127.0.0.2",))}), "request removal"),
+        (
+            "list.example for 198.51.99.10",
+            "warning",
+            change(hosts={name: Records("x", ("127.0.0.2",)) for name in (LISTED, "1.0.0.127.list.example")}),
+            "The list was given up",
+        ),
+        ("list.example for 198.51.99.10", "warning", change(hosts={LISTED: Records("x", ("192.0.2.1",))}), "did not answer"),
         ("list.example for 198.51.99.10", "warning", change(hosts={LISTED: Records("x", ("127.255.255.254",))}), "your own resolver"),
         ("list.example for 198.51.99.10", "warning", change(hosts={LISTED: Temporary("x")}), "did not answer"),
         ("clock", "error", change(ahead=61.0), "61 s ahead of"),
