@@ -64,8 +64,9 @@ class SuppressionPages:
     @page(app, SUPPRESSIONS, "POST", access="change_setup")
     async def add(self, request: PageRequest) -> bytes:
         typed = request.field("emails")
-        emails = typed.replace(",", " ").replace(";", " ").split()
-        wrong = next((text for text in emails if not _is_address(text)), None)
+        read = {word: _address(word) for word in typed.replace(",", " ").replace(";", " ").split()}
+        emails = [email for email in read.values() if email is not None]
+        wrong = next((word for word, email in read.items() if email is None), None)
         if wrong is not None or not 0 < len(emails) <= MOST:
             error = f"“{wrong}” isn’t a valid email address." if wrong else f"Enter 1 to {MOST:,} addresses."
             return await self._listed(request, 422, errors={"emails": error}, typed=typed)
@@ -76,12 +77,19 @@ class SuppressionPages:
 
     @page(app, f"{SUPPRESSIONS}/<text>/remove", "POST", access="change_setup")
     async def remove(self, request: PageRequest, text: str) -> bytes:
-        there = await self.stored.get(request.account_id, request.uuid(text, "suppression"))
-        if there is None:
+        suppression_id, email = request.uuid(text, "suppression"), request.field("email")
+        there = await self.stored.get(request.account_id, suppression_id)
+        found = there or (await self.stored.named(request.account_id, email) if email else None)
+        if found is None or found.id != suppression_id:
             raise not_found("suppression")
-        await self.stored.remove(request.account_id, ids=[there.id], lines=[request.audit_entry("suppression removed", there.email)])
+        entry = request.audit_entry("suppression removed", found.email)
+        if there is not None:
+            await self.stored.remove(request.account_id, ids=[there.id], lines=[entry])
+            self._remember(request, there)
+        else:  # of an address that was erased: only its hash is stored, and undoing would store it again
+            await self.stored.remove(request.account_id, emails=[found.email], lines=[entry])
+            request.set_cookie(REMOVED, "", 0)
         self.changed()
-        self._remember(request, there)
         return request.redirect(SUPPRESSIONS, done="removed")
 
     @page(app, f"{SUPPRESSIONS}/restore", "POST", access="change_setup")
@@ -110,8 +118,10 @@ class SuppressionPages:
         return Suppression(UUID(facts["id"]), facts["email"], origin, source, facts["reason"] or None, datetime.fromisoformat(facts["at"]))
 
 
-def _is_address(text: str) -> bool:
+def _address(text: str) -> str | None:
+    """An address as it is stored, with A-labels; None if it is none, or has a name."""
     try:
-        return parse_mailbox(text).address.lower() == text.lower()
+        mailbox = parse_mailbox(text)
     except AddressError:
-        return False
+        return None
+    return None if mailbox.name else mailbox.address
