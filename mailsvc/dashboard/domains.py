@@ -87,7 +87,7 @@ class DomainPages:
     async def _listed(self, request: PageRequest, errors: dict[str, str], text: str) -> bytes:
         domains, _ = await self.stored.list(request.account_id)
         home = await self.stored.residences.of(request.account_id)
-        chosen = home.region or self.maintenance.region
+        chosen = request.field("region") or home.region or self.maintenance.region
         return request.render(
             "domains/list.html", 422 if errors else 200, domains=domains, errors=errors, text=text,
             regions=self._regions(home), region=chosen, shown=names.shown, done=_DONE.get(request.query("done"), ""),

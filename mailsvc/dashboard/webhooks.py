@@ -90,7 +90,7 @@ class WebhookPages:
         after = request.uuid(request.query("after")) if request.query("after") else None
         messages, more = await self.log.list(request.account_id, webhook.id, PAGE, after)
         now = self.context.now()
-        typed: dict[str, object] = {"errors": {}, "url": webhook.url, "chosen": webhook.events}
+        typed: dict[str, object] = {"errors": {}, "url": webhook.url, "chosen": webhook.events, "enabled": webhook.status == "enabled"}
         return request.render(
             "webhooks/one.html",
             status,
@@ -118,9 +118,11 @@ class WebhookPages:
     async def change(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         url, events, errors = self._given(request, kept=[kind for kind in webhook.events if kind not in OFFERED])
+        enabled = request.field("enabled") == "on"
         if errors:
-            return await self._shown(request, webhook, 422, errors=errors, url=request.field("url"), chosen=events)
-        status: Any = "enabled" if request.field("enabled") == "on" else "disabled"
+            typed = request.field("url")
+            return await self._shown(request, webhook, 422, errors=errors, url=typed, chosen=events, enabled=enabled)
+        status: Any = "enabled" if enabled else "disabled"
         await self.stored.change(
             request.account_id, webhook.id, url, events, status, [request.audit_entry("webhook changed", f"{url}, {status}")]
         )

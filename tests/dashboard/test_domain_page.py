@@ -117,3 +117,14 @@ async def test_a_domain_moves_to_another_region_unless_the_account_is_pinned(poo
         refused = await ann.post(where, {"region": "us-east-1", **form})
         assert refused.status == 422 and "The region must be eu-west-1: the data of this account stays in that region." in refused.text
     assert "Move domain" not in (await ann.get(path)).text, "there is no other region"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_form_for_a_new_domain_keeps_what_was_chosen_after_an_error(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person("ann@example.com", await rig.account("Acme"))
+    ann = await rig.inside("ann@example.com")
+    await ann.get("/dashboard/domains")
+    refused = await ann.post("/dashboard/domains", {"name": "acme", "region": "eu-west-1"})
+    assert refused.status == 422 and 'value="acme"' in refused.text
+    assert "<option>us-east-1</option><option selected>eu-west-1</option>" in refused.text

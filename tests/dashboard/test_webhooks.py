@@ -113,3 +113,12 @@ async def test_an_endpoint_shows_how_well_it_responds(pool: Pool) -> None:
     page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
     assert "<dt>Success rate, 24 hours</dt><dd>50.0%</dd>" in page.text and "<dt>Attempts</dt><dd>4</dd>" in page.text
     assert "<dt>Response time, median</dt><dd>200 ms</dd>" in page.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_settings_keep_what_was_entered_after_an_error(pool: Pool) -> None:
+    _, ann, path = await failed(pool)
+    shown = await ann.post(f"{path}/change", {"url": "ftp://shop.example", "on:email.bounced": "1"})
+    assert shown.status == 422 and 'value="ftp://shop.example"' in shown.text
+    assert 'name="on:email.bounced" value="1" checked' in shown.text
+    assert 'name="enabled" value="on">' in shown.text, "the box that was cleared stays so"
