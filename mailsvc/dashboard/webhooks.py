@@ -131,7 +131,7 @@ class WebhookPages:
 
     @page(app, f"{WEBHOOKS}/<text>/test", "POST", access="change_setup")
     async def test(self, request: PageRequest, text: str) -> bytes:
-        webhook, _ = await self._webhook(request, text)
+        webhook = _enabled((await self._webhook(request, text))[0])
         kind, now = webhook.events[0], self.context.now()
         await self.log.test(
             request.account_id, webhook.id, kind, payload.sample(kind, now), now, [request.audit_entry("webhook tested", webhook.url)]
@@ -154,7 +154,7 @@ class WebhookPages:
 
     @page(app, f"{WEBHOOKS}/<text>/replay", "POST", access="change_setup")
     async def replay_failed(self, request: PageRequest, text: str) -> bytes:
-        webhook, _ = await self._webhook(request, text)
+        webhook = _enabled((await self._webhook(request, text))[0])
         now = self.context.now()
         since, period = _since(request, now)
         entry = request.audit_entry("webhook events resent", f"failed {period} to {webhook.url}")
@@ -181,7 +181,7 @@ class WebhookPages:
             webhook=webhook,
             message=message,
             attempts=attempts,
-            payload=orjson.dumps(body, option=orjson.OPT_INDENT_2).decode(),
+            payload=None if body is None else orjson.dumps(body, option=orjson.OPT_INDENT_2).decode(),
             live=message.status in ("pending", "attempting"),
             done=_DONE.get(request.query("done"), ""),
         )
@@ -189,6 +189,7 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST", access="change_setup")
     async def replay(self, request: PageRequest, text: str, event: str) -> bytes:
         webhook, message = await self._message(request, text, event)
+        _enabled(webhook)
         entry = request.audit_entry("webhook event resent", f"{message.type} to {webhook.url}")
         await self.log.replay(request.account_id, webhook.id, message.event_id, self.context.now(), [entry])
         self.wake_sender()
@@ -220,6 +221,13 @@ class WebhookPages:
         if message is None:
             raise not_found("event")
         return webhook, message
+
+
+def _enabled(webhook: Webhook) -> Webhook:
+    """Refuses to send something to a disabled endpoint: its messages are discarded. The pages do not offer it."""
+    if webhook.status == "disabled":
+        raise PageError(409, "Endpoint disabled", "Nothing is sent to a disabled endpoint. Enable it first.")
+    return webhook
 
 
 def _since(request: PageRequest, now: datetime) -> tuple[datetime, str]:

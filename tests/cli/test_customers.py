@@ -225,6 +225,8 @@ async def test_events_are_sent_to_a_webhook_again(mailsvc: InProcess, pool: Pool
     assert "Give exactly one of --event and --since." in await mailsvc.refuses(*replay, status=2)
     assert "--until and --all need --since." in await mailsvc.refuses(*replay, "--event", f"msg_{events[0].hex}", "--all", status=2)
     assert "begins with msg_" in await mailsvc.refuses(*replay, "--event", "x", status=2)
+    await stored.change(account, UUID(ids[0]), status="disabled")
+    assert "https://a.example/ is disabled" in await mailsvc.refuses(*replay, "--since", "2020-01-01", "--all")
 
 
 @pytest_twisted.ensureDeferred

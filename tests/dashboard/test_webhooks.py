@@ -116,6 +116,31 @@ async def test_an_endpoint_shows_how_well_it_responds(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_nothing_is_sent_to_a_disabled_endpoint(pool: Pool) -> None:
+    _, ann, path = await failed(pool)
+    [(event,)] = await pool.rows("SELECT event_id FROM webhook_messages")
+    actions = (f"{path}/test", f"{path}/replay", f"{path}/events/{event}/replay")
+    shown = (await ann.get(path)).text + (await ann.get(f"{path}/events/{event}")).text
+    assert all(f'action="{action}"' in shown for action in actions)
+    await pool.run("UPDATE webhooks SET status = 'disabled'")
+    shown = (await ann.get(path)).text + (await ann.get(f"{path}/events/{event}")).text
+    assert not any(f'action="{action}"' in shown for action in actions)
+    for action in actions:
+        answer = await ann.post(action, {"hours": "24"})
+        assert (answer.status, "Enable it first" in answer.text) == (409, True), action
+    assert await pool.rows("SELECT FROM webhook_outbox") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_event_of_a_deleted_email_has_no_payload(pool: Pool) -> None:
+    _, ann, path = await failed(pool)
+    await pool.run("UPDATE webhook_messages SET payload = NULL")
+    [(event,)] = await pool.rows("SELECT event_id FROM webhook_messages")
+    shown = (await ann.get(f"{path}/events/{event}")).text
+    assert "its payload is no longer known" in shown and ">null<" not in shown
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_settings_keep_what_was_entered_after_an_error(pool: Pool) -> None:
     _, ann, path = await failed(pool)
     shown = await ann.post(f"{path}/change", {"url": "ftp://shop.example", "on:email.bounced": "1"})

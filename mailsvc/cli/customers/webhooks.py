@@ -78,6 +78,8 @@ def webhook_replay(
     async def work(database: Database, reactor: Any) -> None:
         owner, now = await find_account(Accounts(database.pool, reactor), account), utc(reactor)
         endpoint, log = _named(await _endpoints(database, reactor, owner), webhook, owner), WebhookLog(database.pool)
+        if endpoint.status == "disabled":
+            raise Refused(f"{endpoint.url} is disabled, so nothing is sent to it. It has to be enabled first.")
         if event_id is not None:
             count = await _one(log, endpoint, event_id, now)
         else:

@@ -179,7 +179,7 @@ class Webhooks:
         return await request.detached(self._replay(request, id, event))
 
     async def _replay(self, request: Request, id: str, event: str) -> bytes:
-        webhook, _ = await self._one(request, id)
+        webhook = await self._enabled(request, id)
         message = await self._message(request, id, event)
         line = audited(request, "webhook event resent", f"{message.type} to {webhook.url}")
         await self.log.replay(webhook.account_id, webhook.id, message.event_id, self.reader.now(), [line])
@@ -199,7 +199,7 @@ class Webhooks:
     async def _replay_range(self, request: Request, text: str) -> bytes:
         given = await self.reader.record(request, fields.REPLAY)
         since, until, failed = given["since"], given["until"] or self.reader.now(), given["status"] != "all"
-        webhook, _ = await self._one(request, text)
+        webhook = await self._enabled(request, text)
         line = audited(request, "webhook events resent", f"{since.isoformat()} to {until.isoformat()}, {webhook.url}")
         count = await self.log.replay_range(webhook.account_id, webhook.id, since, until, failed, self.reader.now(), [line])
         self.on_outgoing()
@@ -219,7 +219,7 @@ class Webhooks:
 
     async def _test(self, request: Request, text: str) -> bytes:
         kind = (await self.reader.record(request, fields.TEST))["type"] if request.received else None
-        webhook, _ = await self._one(request, text)
+        webhook = await self._enabled(request, text)
         kind, now = kind or webhook.events[0], self.reader.now()
         line = audited(request, "webhook tested", webhook.url)
         event_id = await self.log.test(webhook.account_id, webhook.id, kind, payload.sample(kind, now), now, [line])
@@ -231,6 +231,13 @@ class Webhooks:
         if found is None:
             raise not_found("Webhook")
         return found
+
+    async def _enabled(self, request: Request, text: str) -> Webhook:
+        """An endpoint that is sent something now: of a disabled one, all messages are discarded."""
+        webhook, _ = await self._one(request, text)
+        if webhook.status == "disabled":
+            raise invalid("The webhook is disabled, so nothing is sent to it. Set its `status` to `enabled` first.")
+        return webhook
 
     async def _message(self, request: Request, text: str, event: str) -> Message:
         webhook, _ = await self._one(request, text)

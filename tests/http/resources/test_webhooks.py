@@ -115,6 +115,21 @@ async def test_webhook_events_are_listed_and_replayed(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_disabled_webhook_is_sent_nothing(rig: ApiRig) -> None:
+    webhook_id = await created(rig)
+    event = (await rig.request("POST", f"/webhooks/{webhook_id}/test")).json["id"]
+    await rig.request("PATCH", f"/webhooks/{webhook_id}", {"status": "disabled"})
+    period = {"since": "2026-01-01T00:00:00Z"}
+    wanted: list[tuple[str, Any]] = [("test", b""), (f"events/{event}/replay", b""), ("replay", period | {"status": "all"})]
+    for path, body in wanted:
+        answer = await rig.request("POST", f"/webhooks/{webhook_id}/{path}", body)
+        assert answer.problem == (422, "validation_error") and "Set its `status` to `enabled`" in answer.json["message"], path
+    assert [each["status"] for each in (await rig.request("GET", f"/webhooks/{webhook_id}/events")).json["data"]] == ["failed"]
+    await rig.request("PATCH", f"/webhooks/{webhook_id}", {"status": "enabled"})
+    assert (await rig.request("POST", f"/webhooks/{webhook_id}/replay", period)).json["replayed"] == 1
+
+
+@pytest_twisted.ensureDeferred
 async def test_webhooks_of_other_accounts_are_not_found(rig: ApiRig) -> None:
     webhook_id = await created(rig)
     await rig.request("POST", "/emails", GOOD)
