@@ -132,7 +132,7 @@ class Suppressions:
     async def remove(
         self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()
     ) -> list[Suppression]:
-        """Remove entries. Returns those that existed."""
+        """Remove entries, and those of the same addresses that were erased. Returns those that existed, one for each address."""
         now = self._now()
 
         async def take(tx: Transaction) -> list[Suppression]:
@@ -140,9 +140,10 @@ class Suppressions:
             await _write_events(tx, account_id, "suppression.removed", now, rows)
             removed = [_suppression(row[:-1]) for row in rows]
             if self._hashes is not None:
-                for email in emails:
+                there = {each.email.lower() for each in removed}
+                for email in {each.lower(): each for each in (*(one.email for one in removed), *emails)}.values():
                     erased = await tx.rows(REMOVE_ERASED, (account_id, list(self._hashes(email).values())))
-                    removed += [_erased(email, row) for row in erased[:1]]
+                    removed += [_erased(email, row) for row in erased[:1] if email.lower() not in there]
             await write(tx, lines if removed else (), now.timestamp())
             return removed
 

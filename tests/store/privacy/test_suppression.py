@@ -62,3 +62,14 @@ async def test_it_is_found_and_removed_by_the_address(store: StoreRig) -> None:
     assert found is not None and (found.email, found.origin) == ("ANN@example.net", "manual")
     assert [each.id for each in await suppressions.remove(ACCOUNT, emails=[ANN])] == [found.id]
     assert await suppressed(store, ANN) == set() and await suppressions.named(ACCOUNT, ANN) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_that_was_erased_and_added_again_is_removed_completely(store: StoreRig) -> None:
+    suppressions = Suppressions(store.pool, store.clock, partial(keyed_hashes, KEYS))
+    for by_id in (True, False):
+        await erase(store, ANN, suppress=True)
+        [added] = await suppressions.add(ACCOUNT, [ANN])
+        removed = await suppressions.remove(ACCOUNT, *(([added.id],) if by_id else ((), [ANN.lower()])))
+        assert [each.id for each in removed] == [added.id], "once"
+        assert await suppressed(store, ANN) == set() and await suppressions.named(ACCOUNT, ANN) is None, by_id
