@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import attrs
 from klein.resource import KleinResource
@@ -76,6 +77,7 @@ from mailsvc.net import urls
 from mailsvc.net.fetch import Fetcher
 from mailsvc.net.signed_links import SignedLinks
 from mailsvc.runtime.offload import InThread
+from mailsvc.settings import retention
 from mailsvc.settings.schema import Settings
 from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.audience.contacts import Contacts
@@ -217,7 +219,9 @@ class Assembly:
         read_url = partial(urls.read, rules=self.fetcher.rules)
         account_providers = AccountProviders(self.fetcher, partial(unix, self.clock))
         notify_webhooks = partial(self.notify, "webhooks")
-        webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), read_url, self.most_webhooks, notify_webhooks)
+        webhooks = WebhookPages(
+            context, self.webhooks, WebhookLog(pool), read_url, self.most_webhooks, notify_webhooks, self._webhook_days,
+        )  # fmt: skip
         metrics = Metrics(context, rollups, self.domains)
         suppressions = Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption))
         sections: dict[str, Any] = {
@@ -276,6 +280,9 @@ class Assembly:
             context, Versions(pool, clock), previews, self.domains, Segments(pool, clock), Topics(pool, clock), Properties(pool, clock),
             self.settings.broadcasts, self._images, trials,
         )  # fmt: skip
+
+    async def _webhook_days(self, account_id: UUID) -> int:
+        return retention.days(self.settings.retention, await Retention(self.pool).wanted(account_id))["webhooks"]
 
     @property
     def _images(self) -> str:

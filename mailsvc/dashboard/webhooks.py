@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -43,12 +43,15 @@ _DONE = {
 
 REPLAYED = {"1": "the last hour", "24": "the last 24 hours", "72": "the last 3 days", "168": "the last 7 days"}  # hours
 PERIOD = timedelta(days=1)  # of the figures
-MISSED = timedelta(days=3)  # how far back an endpoint that is enabled again is sent what it missed
+MISSED = timedelta(days=3)  # how far back at most an endpoint that is enabled again is sent what it missed
 
 
 @attrs.define(eq=False)
 class WebhookPages:
-    """`read_url` raises BadUrl for URLs that no endpoint may have. `wake_sender` is called when messages are due now."""
+    """`read_url` raises BadUrl for URLs that no endpoint may have. `wake_sender` is called when messages are due now.
+
+    `days_kept` returns for how many days an account's messages are kept.
+    """
 
     app = section_app()
     context: PageContext
@@ -57,6 +60,7 @@ class WebhookPages:
     read_url: Callable[[str], Target]
     most: int
     wake_sender: Callable[[], None]
+    days_kept: Callable[[UUID], Awaitable[int]]
 
     @page(app, WEBHOOKS, access="see_setup")
     async def list(self, request: PageRequest) -> bytes:
@@ -101,6 +105,7 @@ class WebhookPages:
             first=after is None,
             offered=OFFERED,
             replayed=REPLAYED,
+            days_missed=(await self._missed(request)).days if webhook.status == "disabled" else 0,
             figures=await self.log.figures(request.account_id, webhook.id, now - PERIOD, now - MISSED),
             live=any(message.status in ("pending", "attempting") for message in messages),
             done=_DONE.get(request.query("done"), ""),
@@ -148,9 +153,13 @@ class WebhookPages:
         entry = request.audit_entry("webhook enabled", f"{webhook.url}, with a replay")
         await self.stored.change(request.account_id, webhook.id, status="enabled", lines=[entry])
         await self.log.replay_range(request.account_id, webhook.id, webhook.failing_since or now - MISSED, now, True, now)
-        await self.log.send_missed(webhook, max(last, uuid7_floor(now - MISSED)), now)
+        await self.log.send_missed(webhook, max(last, uuid7_floor(now - await self._missed(request))), now)
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="enabled")
+
+    async def _missed(self, request: PageRequest) -> timedelta:
+        """How far back an endpoint that is enabled again is sent what it missed: only what is kept shows what was sent before."""
+        return min(MISSED, timedelta(days=await self.days_kept(request.account_id)))
 
     @page(app, f"{WEBHOOKS}/<text>/replay", "POST", access="change_setup")
     async def replay_failed(self, request: PageRequest, text: str) -> bytes:

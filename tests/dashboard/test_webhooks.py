@@ -9,6 +9,7 @@ import pytest_twisted
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.ids import uuid7
+from mailsvc.store.logs.retention import Retention
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import Browser, DashboardRig
@@ -57,6 +58,37 @@ async def test_a_disabled_endpoint_says_why_and_is_sent_what_failed_and_what_it_
     assert "Enable and replay" not in page.text and ">Enabled</" in page.text.replace("</label", "</")
     await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")  # again: nothing twice
     assert len(await pool.rows("SELECT FROM webhook_outbox")) == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_endpoint_that_is_enabled_again_is_not_sent_what_is_older_than_its_log(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    domain = await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    await rig.assembly.domains.trust(account_id, domain.name)
+    ledger, retention = EventLedger(pool), Retention(pool)
+    await retention.want(account_id, {"webhooks": 1})
+    webhook = await rig.assembly.webhooks.add(account_id, "https://shop.example/hook", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    rig.clock.advance(1)
+    await rig.mail(account_id, domain.name)
+    await ledger.number(100)
+    await pool.run("DELETE FROM webhook_outbox")
+    await pool.run("UPDATE webhook_messages SET status = 'success'")
+    await rig.assembly.webhooks.change(account_id, webhook.id, status="disabled")
+    rig.clock.advance(1.5 * 86400)
+    await partitions.ensure_day(pool, rig.assembly._context().now())
+    missed = await rig.mail(account_id, domain.name)
+    await ledger.number(100)
+    assert await retention.sweep_account(account_id, {"webhooks": 1}, rig.assembly._context().now()) == 1
+    await pool.run(f"DROP TABLE {partitions.name_of('webhook_messages', webhook.created_at)}")
+
+    ann = await rig.inside("ann@example.com")
+    page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
+    assert "those that it missed in the last 1 day." in page.text
+    assert (await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")).status == 303
+    assert await pool.rows("SELECT email_id FROM webhook_outbox") == [(missed,)]
 
 
 async def failed(pool: Pool) -> tuple[DashboardRig, Browser, str]:
