@@ -11,8 +11,11 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.accounts.onboarding import People, Refused
 from mailsvc.dashboard.page import FIRST, REAUTHENTICATION_LIFETIME
+from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF
+from mailsvc.mail import csv_file
 from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, DashboardRig, session
@@ -135,18 +138,32 @@ async def test_dangerous_changes_require_reauthentication_after_fifteen_minutes(
     await browser.get("/dashboard/settings")
     for path, form in dangerous.items():
         shown = await browser.post(f"/dashboard/{path}", form)
-        assert shown.location == "/dashboard/sign-in/again?next=%2Fdashboard%2Fsettings", path
+        assert shown.location == "/dashboard/sign-in/again?next=%2Fdashboard%2Fsettings&form=1", path
+    assert "Your changes aren’t saved yet" in (await browser.get(shown.location)).text
     for path in ("settings/security/totp", "settings/passkeys/new"):
-        assert (await browser.get(f"/dashboard/{path}")).query["next"] == f"/dashboard/{path}"
+        assert (await browser.get(f"/dashboard/{path}")).query == {"next": f"/dashboard/{path}"}
     assert await rig.audit(account_id) == before
-    await browser.get("/dashboard/sign-in/again?next=/dashboard/settings")
-    assert (await browser.post("/dashboard/sign-in/again", {"password": "wrong", "next": "/dashboard/settings"})).status == 422
+    assert "aren’t saved" not in (await browser.get("/dashboard/sign-in/again?next=/dashboard/settings")).text
+    wrong = await browser.post("/dashboard/sign-in/again", {"password": "wrong", "next": "/dashboard/settings", "form": "1"})
+    assert wrong.status == 422 and "Your changes aren’t saved yet" in wrong.text
     assert (await browser.post("/dashboard/sign-in/again", {"password": PASSWORD, "next": "//evil.example"})).location == "/dashboard"
     await browser.get("/dashboard/settings")
     assert (await browser.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "developer"})).location.endswith(
         "done=invited"
     )
     assert ("sign-in failed", "password") in await rig.audit(account_id)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_password_alone_shows_nothing_of_the_accounts(pool: Pool) -> None:
+    """Also not on error pages, which everybody can open."""
+    rig = DashboardRig(pool)
+    await rig.person(ANN, await rig.account("Secret plans"))
+    await with_app(await rig.inside(ANN))
+    half = rig.browser()
+    assert (await half.sign_in(ANN)).location.startswith("/dashboard/sign-in/code")
+    for path in ("/dashboard/nothing", "/dashboard/invitation?link=x", "/dashboard/sign-in/code"):
+        assert "Secret plans" not in (await half.get(path)).text, path
 
 
 # Required two-factor authentication
@@ -176,6 +193,28 @@ async def test_an_account_can_require_two_factor_authentication(pool: Pool) -> N
     await bob.get(SECURITY)
     await bob.post(f"{SECURITY}/totp/off")
     assert (await bob.get("/dashboard/settings")).location == SECURITY
+
+
+# Sessions
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_sign_in_with_the_old_password_does_not_outlive_a_change(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the password is changed right after the old one was found to be right."""
+    rig = DashboardRig(pool)
+    ann = await rig.person(ANN)
+    verify = Passwords.verify
+
+    async def verified(passwords: Passwords, given: str, stored: str | None) -> bool:
+        right = await verify(passwords, given, stored)
+        await rig.assembly.users.set_password(ann.id, "new", keep=b"")
+        return right
+
+    monkeypatch.setattr(Passwords, "verify", verified)
+    browser = rig.browser()
+    shown = await browser.sign_in(ANN)
+    assert shown.status == 409 and "Your password was changed while you signed in." in shown.text
+    assert (await browser.get("/dashboard")).location.startswith("/dashboard/sign-in?")
 
 
 # The audit log
@@ -233,7 +272,7 @@ async def test_a_change_and_its_audit_entry_are_written_together_or_not_at_all(p
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_audit_log_is_append_only_and_for_admins(pool: Pool) -> None:
+async def test_the_audit_log_is_append_only_and_for_admins(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = DashboardRig(pool)
     account_id, other = await rig.account(), await rig.account("Other")
     ann = await rig.person("ann@example.com", account_id)
@@ -243,7 +282,11 @@ async def test_the_audit_log_is_append_only_and_for_admins(pool: Pool) -> None:
     for sql in ("UPDATE audit SET action = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
         with pytest.raises(StoreError, match="append-only"):
             await pool.run(sql)
+    monkeypatch.setattr("mailsvc.store.people.audit.PAGE", 2)
+    pieces: list[bytes] = []
+    monkeypatch.setattr(csv_file, "lines", lambda rows, lines=csv_file.lines: pieces.append(lines(rows)) or pieces[-1])
     export = await browser.get("/dashboard/settings/audit.csv")
+    assert [piece.count(b"\r\n") for piece in pieces] == [1, 2, 1]  # never the whole log in memory
     assert export.headers["content-disposition"] == 'attachment; filename="audit.csv"'
     assert (
         export.text.startswith("time,who,address,action,subject\r\n") and "'=cmd()@example.com,192.0.2.1,signed in,password" in export.text
@@ -324,12 +367,23 @@ async def test_successful_sign_ins_do_not_slow_down_others_on_the_same_ip_addres
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_cookie_lasts_as_long_as_the_session(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN)
+    for days in (90, 0.5):
+        rig.assembly.sessions = Sessions(pool, rig.clock, timedelta(hours=24), timedelta(days=days))
+        rig.pages = rig.assembly.resource()
+        [cookie] = [line for line in (await rig.browser().sign_in(ANN)).cookies if line.startswith("mailsvc=")]
+        assert cookie.endswith(f"; Max-Age={int(days * 86400)}")
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_operator_can_let_in_a_user_without_their_second_factor(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()
     people = People(rig.assembly.users, rig.assembly.sessions)
     await people.admit(account_id, "ann@example.com", "admin", timedelta(days=1))
-    await rig.assembly.users.set_password((await rig.assembly.users.create("ann@example.com")).id, HASHED)
+    await rig.assembly.users.set_password((await rig.assembly.users.create("ann@example.com")).id, HASHED, keep=b"")
     browser = await rig.inside("ann@example.com")
     await with_app(browser)
     secret = await people.reset("ann@example.com", timedelta(hours=1))
@@ -404,3 +458,26 @@ async def test_a_sign_up_that_failed_is_completed_by_the_same_link(pool: Pool, t
     assert (await browser.get("/dashboard")).status == 200
     assert await pool.rows("SELECT ramp FROM accounts") == [(10_000,)]
     assert (await rig.browser().get(link)).status == 410
+
+
+@pytest_twisted.ensureDeferred
+async def test_after_confirming_their_identity_people_are_back_on_a_page(pool: Pool) -> None:
+    """Errors of a form are shown on its own path, which is no page: the next form is sent from there."""
+    rig = DashboardRig(pool)
+    await rig.person(ANN, await rig.account())
+    ann = await rig.inside(ANN)
+    await ann.get("/dashboard/settings")
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+    form = {"email": "bob@example.com", "role": "developer"}
+    for sent_from, back in {
+        "/dashboard/settings/invite": "/dashboard/settings",
+        "/dashboard/settings/privacy/find": "/dashboard/settings/privacy",
+        "/dashboard/settings/security/sessions/others/end": SECURITY,
+        "/dashboard/start": "/dashboard",
+        "/dashboard/metrics?days=30": "/dashboard/metrics?days=30",
+        "/elsewhere": "/dashboard",
+    }.items():
+        shown = await ann.post("/dashboard/settings/invite", form, {"Referer": f"{rig.base_url}{sent_from}"})
+        assert shown.query["next"] == back, sent_from
+    mistyped = await ann.post(f"{SECURITY}/password", {"old": "wrong", "password": "x"})
+    assert mistyped.found('name="back" value="([^"]+)"') == SECURITY  # of the form that changes the theme
