@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety, zones
-from mailsvc.dashboard.access.routes import CHANGES, ROUTES, Access, Route, admits, opens, roles_with
+from mailsvc.dashboard.access.routes import CHANGES, OWN, ROUTES, Access, Route, admits, opens, roles_with
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.http_request import HttpRequest
 from mailsvc.dashboard.safety import HOME
@@ -406,10 +406,12 @@ async def _member_redirect(request: PageRequest, session: Session, access: Acces
             raise forbidden("You’re no longer a member of any account. Ask an account admin to invite you.")
         await request.context.sessions.show(session.hash, accounts[0].account_id)
         return request.redirect(HOME)
-    if not allow_list.allows(request.address, session.networks) and request.path != SWITCH:
+    if request.path == SWITCH:  # to an account whose rules they meet
+        return None
+    if not allow_list.allows(request.address, session.networks) and not request.path.startswith(OWN):
         await request.write_audit_entry("access denied", f"{request.path}, network")
         raise forbidden("This account can’t be opened from your network. Ask an admin of the account.")
-    if session.must_use_provider and request.path != SWITCH:
+    if session.must_use_provider:
         return request.render("signin/required.html", 403, email=session.email, next=_return_path(request))
     if session.lacks_second_factor and not request.path.startswith((SECURITY, PASSKEYS)):
         return request.redirect(SECURITY)

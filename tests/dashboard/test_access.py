@@ -536,3 +536,6 @@ async def test_an_account_can_be_limited_to_networks(pool: Pool) -> None:
     assert ("access denied", "/dashboard/keys, network") in await rig.audit(account_id)
     await rig.assembly.accounts.restrict(account_id, [])
     assert (await ann.get("/dashboard/emails")).status == 200
+    for own in ("/dashboard/settings/profile", SECURITY, f"{SECURITY}/totp"):
+        assert (await ann.get(own)).status == 200, own
+    assert (await ann.post(f"{SECURITY}/sessions/others/end")).location == f"{SECURITY}?done=others"

@@ -132,5 +132,8 @@ async def test_switching_does_not_get_around_the_second_factor_that_an_account_r
     assert (await browser.get("/dashboard/emails")).location == "/dashboard/settings/security"
     back = await browser.get("/dashboard/settings/security")  # from where one can go back
     assert f'value="{first}"' in back.text
+    assert (await browser.post(SWITCH, {"account": str(first)})).location == "/dashboard"
+    assert (await browser.get("/dashboard/emails")).status == 200
+    await browser.post(SWITCH, {"account": str(strict)})
     await with_app(browser)
     assert (await browser.get("/dashboard/emails")).status == 200

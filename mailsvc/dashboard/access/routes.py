@@ -7,6 +7,7 @@ from typing import Literal, cast, get_args
 
 import attrs
 
+from mailsvc.dashboard.safety import HOME
 from mailsvc.store.people.roles import NAMES, PERMISSIONS, Permission, Role, permits
 
 # Anyone; a user whose second factor is still missing; a signed-in user; a member of the account shown, in any role.
@@ -36,6 +37,9 @@ CHANGES: dict[str, Permission] = {
     "audience": "change_audience",
     "broadcasts": "change_audience",
 }
+
+# The pages of a user, which no account limits to networks.
+OWN = tuple(f"{HOME}/settings/{name}" for name in ("profile", "security", "passkeys", "identities"))
 
 
 def admits(role: Role | None, access: Access) -> bool:
