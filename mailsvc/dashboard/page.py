@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety, zones
-from mailsvc.dashboard.access.routes import CHANGES, OWN, ROUTES, Access, Route, admits, opens, roles_with
+from mailsvc.dashboard.access.routes import CHANGES, OWN, ROUTES, Access, Route, admits, nearest_page, opens, roles_with
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.http_request import HttpRequest
 from mailsvc.dashboard.safety import HOME
@@ -137,7 +137,7 @@ class PageRequest:
     @property
     def return_path(self) -> str:
         """Where forms that are on every page lead back to."""
-        return self.path if self.http.method in (b"GET", b"HEAD") else f"{HOME}/{self.section}" if self.section != "start" else HOME
+        return self.path if self.http.method in (b"GET", b"HEAD") else nearest_page(self.path)
 
     @property
     def section(self) -> str:
@@ -190,7 +190,7 @@ class PageRequest:
         return self.context.now() - self.user_session.proved_at <= REAUTHENTICATION_LIFETIME
 
     def ask_to_reauthenticate(self) -> bytes:
-        return self.redirect(REAUTHENTICATE, next=_return_path(self))
+        return self.redirect(REAUTHENTICATE, next=_return_path(self), **({"form": "1"} if self.http.method == b"POST" else {}))
 
     @property
     def token(self) -> str:
@@ -431,7 +431,8 @@ def _return_path(request: PageRequest) -> str:
         referer = urlsplit(request.header("referer"))
     except ValueError:
         return HOME
-    return safety.inside(referer.path + (f"?{referer.query}" if referer.query else ""))
+    page_ = nearest_page(referer.path)
+    return safety.inside(f"{page_}?{referer.query}" if referer.query and page_ == referer.path else page_)
 
 
 def _text(given: bytes) -> str:

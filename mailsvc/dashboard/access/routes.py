@@ -49,7 +49,15 @@ def admits(role: Role | None, access: Access) -> bool:
 
 def opens(role: Role | None, path: str) -> bool:
     """Whether a member with this role can open this page; links to others are not shown."""
-    return admits(role, _access(path.partition("?")[0].partition("#")[0]))
+    route = _page(path.partition("?")[0].partition("#")[0])
+    return admits(role, route.access if route is not None else "member")
+
+
+def nearest_page(path: str) -> str:
+    """The page with this path, or else the nearest one above it. The path of a form, on which its errors are shown, often is no page."""
+    parts = path.split("/")
+    above = ("/".join(parts[:end]) for end in range(len(parts), 2, -1))
+    return next((each for each in above if _page(each) is not None), HOME)
 
 
 def roles_with(permission: Permission) -> str:
@@ -59,12 +67,12 @@ def roles_with(permission: Permission) -> str:
 
 
 @lru_cache(1000)
-def _access(path: str) -> Access:
+def _page(path: str) -> Route | None:
     parts = path.split("/")
     pages = [route for route in ROUTES if route.method == "GET"]
     exact = [route for route in pages if route.path == path]
     found = exact or [route for route in pages if _matches(route.path.split("/"), parts)]
-    return found[0].access if found else "member"
+    return found[0] if found else None
 
 
 def _matches(pattern: list[str], parts: list[str]) -> bool:

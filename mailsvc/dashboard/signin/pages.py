@@ -123,7 +123,7 @@ class SignIn:
         single = found is not None and found.account_id in [each.account_id for each in await self.context.users.accounts(user.id)]
         return request.render(
             "signin/again.html", status, user=user, errors=errors, next=next_, passkey_options=options, connected=connected,
-            single_sign_on=single,
+            single_sign_on=single, form=request.field("form") or request.query("form"),
         )  # fmt: skip
 
     @page(app, f"{SIGN_IN}/out", "POST", access="first_factor")
