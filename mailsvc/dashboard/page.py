@@ -24,7 +24,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from mailsvc.dashboard import safety, zones
 from mailsvc.dashboard.access.routes import CHANGES, OWN, ROUTES, Access, Route, admits, nearest_page, opens, roles_with
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.http_request import HttpRequest
+from mailsvc.dashboard.http_request import HttpRequest, cookies_of, text_of
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
 from mailsvc.http import problem
@@ -98,7 +98,7 @@ class PageRequest:
     # Request
 
     def query(self, name: str) -> str:
-        return _text(self.http.args.get(name.encode(), [b""])[0]).strip()
+        return text_of(self.http.args.get(name.encode(), [b""])[0]).strip()
 
     def field(self, name: str) -> str:
         """A form field without surrounding white space. Passwords are read from `form` instead."""
@@ -145,7 +145,7 @@ class PageRequest:
         return [*self.path.split("/"), "", ""][2]
 
     def header(self, name: str) -> str:
-        return _text((self.http.requestHeaders.getRawHeaders(name.encode()) or [b""])[0])
+        return text_of((self.http.requestHeaders.getRawHeaders(name.encode()) or [b""])[0])
 
     @property
     def user_session(self) -> Session:
@@ -236,7 +236,7 @@ class PageRequest:
         self.http.responseHeaders.addRawHeader(b"set-cookie", line.encode())
 
     def cookie(self, name: str) -> str:
-        return _cookies(self.http).get(safety.cookie_name(name, secure=self.context.secure), "")
+        return cookies_of(self.http).get(safety.cookie_name(name, secure=self.context.secure), "")
 
     def audit_entry(self, action: str, subject: str = "") -> Line:
         """An entry for the account's audit log, to be written in the transaction of the change."""
@@ -435,16 +435,9 @@ def _return_path(request: PageRequest) -> str:
     return safety.inside(f"{page_}?{referer.query}" if referer.query and page_ == referer.path else page_)
 
 
-def _text(given: bytes) -> str:
-    """Text from a browser, without NUL, which the database cannot store."""
-    return given.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
 def error_page(request: PageRequest, error: PageError) -> bytes:
     if error.status == 503:
         request.set_header("Retry-After", "5")
+    if error.status in (403, 404, 410) and request.header("hx-request") == "true":
+        return request.redirect(_return_path(request))  # the whole page shows it, and no part of it is requested again
     return request.render("error.html", error.status, error=error)
-
-
-def _cookies(http: HttpRequest) -> dict[str, str]:
-    return safety.cookies(value.decode("latin-1") for value in http.requestHeaders.getRawHeaders(b"cookie") or [])

@@ -539,3 +539,21 @@ async def test_an_account_can_be_limited_to_networks(pool: Pool) -> None:
     for own in ("/dashboard/settings/profile", SECURITY, f"{SECURITY}/totp"):
         assert (await ann.get(own)).status == 200, own
     assert (await ann.post(f"{SECURITY}/sessions/others/end")).location == f"{SECURITY}?done=others"
+    await rig.assembly.accounts.restrict(account_id, [])
+    assert (await ann.get("/dashboard/emails")).status == 200
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_page_that_updates_itself_asks_once_when_access_has_ended(pool: Pool) -> None:
+    """It is loaded again as a whole, which shows why. Each denied request is in the audit log."""
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    ann = await rig.inside(ANN)
+    await rig.assembly.accounts.restrict(account_id, ["203.0.113.0/24"])
+    for path in ("/dashboard/emails?newer=1", f"/dashboard/domains/{account_id}?test=1"):
+        part = await ann._request(b"GET", path, b"", {"HX-Request": "true"})
+        assert (part.status, part.headers.get("hx-redirect"), part.text) == (200, path, "")
+        assert (await ann.get(path)).status == 403
+    await rig.assembly.accounts.restrict(account_id, [])
+    gone = await ann._request(b"GET", f"/dashboard/domains/{account_id}", b"", {"HX-Request": "true"})
+    assert gone.headers.get("hx-redirect") == f"/dashboard/domains/{account_id}"
