@@ -30,6 +30,8 @@ STATE_EXPIRED = PageError(
     400, "Sign-in expired", "This sign-in was started in another browser, was already used, or took longer than 10 minutes."
 )
 
+CHANGED = PageError(409, "Not signed in", "Your password was changed while you signed in. Sign in with the new one.")
+
 
 @attrs.frozen
 class Refused:
@@ -75,16 +77,18 @@ class Authentication:
     async def begin_session(
         self, request: PageRequest, user: User, stage: str, proved_at: datetime | None = None, single_sign_on: UUID | None = None
     ) -> None:
-        """Begin a session with a new secret. It shows the account that was signed in to, or else the last one."""
+        """Begin a session with a new secret. It shows the account that was signed in to, or else the last one. Raises PageError."""
         accounts = await self.context.users.accounts(user.id)
         old = request.session.hash if request.session else None
         shown = [a.account_id for a in accounts]
         before = single_sign_on or (request.session.account_id if request.session else None)
         account = before if before in shown else next(iter(shown), None)
         part = "password" if stage == "password" else "whole"
-        begin = self.context.sessions.begin
-        secret = await begin(user.id, account, part, request.address, request.agent, old, proved_at, single_sign_on)  # type: ignore[arg-type]
-        request.set_cookie(SESSION, secret, 30 * 86400)
+        sessions = self.context.sessions
+        secret = await sessions.begin(user, account, part, request.address, request.agent, old, proved_at, single_sign_on)  # type: ignore[arg-type]
+        if secret is None:
+            raise CHANGED
+        request.set_cookie(SESSION, secret, sessions.seconds)
 
     async def record_sign_in(self, request: PageRequest, user: User, proof: str) -> None:
         await self.context.users.signed_in(user.id, [audit_entry(request, user, "signed in", proof)])

@@ -49,7 +49,7 @@ class SignIn:
             return answer
         await self.authentication.throttle.passed(subjects)
         if outdated(user.password or ""):
-            await self.context.users.set_password(user.id, await self.authentication.passwords.hash(password))
+            user = await self.context.users.hash_again(user, await self.authentication.passwords.hash(password))
         return await self.authentication.sign_in(request, user, next_, proof="password")
 
     # The link opens a page with a button, since mail scanners that open links must not use it up.

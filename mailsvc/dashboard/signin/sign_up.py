@@ -125,6 +125,7 @@ class EmailLinkPages:
         entry = audit_entry(request, user, "password changed", "reset link")
         if not await self.context.sessions.reset(_secret(request), user.id, hashed, [entry]):
             raise EXPIRED
+        user = attrs.evolve(user, password=hashed)
         await self.authentication.send_notice(request, user.email, "password was changed")
         return await self.authentication.sign_in(request, user, HOME, proof="reset link")  # a second factor is still required
 

@@ -31,6 +31,8 @@ BEGIN = """
 INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at, single_sign_on)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
+# Locked until the session is stored: whoever changes the password ends it, too.
+UNCHANGED = "SELECT FROM users WHERE id = %s AND password IS NOT DISTINCT FROM %s FOR SHARE"
 _SESSION = Columns.of(
     hash="s.hash",
     id="s.id",
@@ -171,19 +173,31 @@ class Sessions:
         self._longest = longest
 
     async def begin(
-        self, user_id: UUID, account_id: UUID | None, stage: Stage, address: str, agent: str, instead_of: bytes | None = None,
+        self, user: User, account_id: UUID | None, stage: Stage, address: str, agent: str, instead_of: bytes | None = None,
         proved_at: datetime | None = None, single_sign_on: UUID | None = None,
-    ) -> str:  # fmt: skip
-        """The secret of a new session. `instead_of`: the SHA-256 of the one that it takes the place of.
+    ) -> str | None:  # fmt: skip
+        """The secret of a new session; None if the password was changed after `user` was read. `instead_of`: the SHA-256 of the one that
+        it takes the place of.
 
         `proved_at`: when the person last proved who they are; None: just now. `single_sign_on`: the account whose provider they used.
         """
         now, secret = self._now(), new_secret()
-        if instead_of is not None:
-            await self.end(instead_of)
-        row = (digest(secret), uuid7(now.timestamp()), user_id, account_id, stage, address[:100], agent[:300])
-        await self._pool.run(BEGIN, (*row, now, now, proved_at or now, now + self._longest, single_sign_on))
-        return secret
+        row = (digest(secret), uuid7(now.timestamp()), user.id, account_id, stage, address[:100], agent[:300])
+
+        async def begin(tx: Transaction) -> str | None:
+            if not await tx.rows(UNCHANGED, (user.id, user.password)):
+                return None
+            if instead_of is not None:
+                await tx.run("DELETE FROM sessions WHERE hash = %s", (instead_of,))
+            await tx.run(BEGIN, (*row, now, now, proved_at or now, now + self._longest, single_sign_on))
+            return secret
+
+        return await self._pool.transact(begin)
+
+    @property
+    def seconds(self) -> int:
+        """How long a session lasts at most."""
+        return int(self._longest.total_seconds())
 
     async def find(self, secret: str) -> Session | None:
         """The session, noted as alive."""

@@ -49,6 +49,7 @@ DELETE FROM links WHERE purpose = 'invite' AND account_id = %s AND (created_by =
 REVOKE_KEYS = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = ANY (%s::uuid[]) AND revoked_at IS NULL"
 FORGET_PROPOSAL = "UPDATE users SET totp = NULL WHERE id = %s AND totp_at IS NULL"
 SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
+HASH_AGAIN = f"{SET_PASSWORD} AND password = %s"
 VERIFIED = "UPDATE users SET verified_at = coalesce(verified_at, %s) WHERE id = %s"
 SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
 ADD_MEMBER = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
@@ -171,19 +172,20 @@ class Users:
         except Taken:
             return None
 
-    async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
-        """`keep`: end all access that the old password could have given, except the session with this SHA-256.
-
-        None: the same password is only hashed again.
-        """
+    async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes) -> None:
+        """End all access that the old password could have given, except the session with the SHA-256 `keep`."""
 
         async def change(tx: Transaction) -> None:
             await tx.run(SET_PASSWORD, (password, user_id))
-            if keep is not None:
-                await end_access(tx, user_id, keep)
+            await end_access(tx, user_id, keep)
             await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(change)
+
+    async def hash_again(self, user: User, password: str) -> User:
+        """Store another hash of the same password, unless it was changed after `user` was read."""
+        done = await self._pool.run(HASH_AGAIN, (password, user.id, user.password))
+        return attrs.evolve(user, password=password) if done else user
 
     async def rename(self, user_id: UUID, name: str, lines: Sequence[Line] = ()) -> None:
         await self._changed(lines, "UPDATE users SET name = %s WHERE id = %s", (name, user_id))

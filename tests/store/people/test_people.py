@@ -44,7 +44,7 @@ class People:
 async def test_a_session_ends_by_silence_by_age_and_by_hand(pool: Pool) -> None:
     people = People.of(pool)
     user = await people.users.create("Ann@Example.com")
-    secret = await people.sessions.begin(user.id, None, "whole", "192.0.2.1", "Firefox")
+    secret = await people.sessions.begin(user, None, "whole", "192.0.2.1", "Firefox")
     assert (await people.sessions.find(secret)).email == "ann@example.com"  # type: ignore[union-attr]
     assert await people.sessions.find(secret + "x") is None
     for _ in range(29 * 2):
@@ -52,12 +52,12 @@ async def test_a_session_ends_by_silence_by_age_and_by_hand(pool: Pool) -> None:
         assert await people.sessions.find(secret) is not None
     people.clock.advance(26 * 3600)
     assert await people.sessions.find(secret) is None  # its silence was too long
-    secret = await people.sessions.begin(user.id, None, "whole", "", "")
+    secret = await people.sessions.begin(user, None, "whole", "", "")
     for _ in range(61):
         people.clock.advance(12 * 3600)
         found = await people.sessions.find(secret)
     assert found is None  # it was too old, although it was used
-    secret = await people.sessions.begin(user.id, None, "whole", "", "")
+    secret = await people.sessions.begin(user, None, "whole", "", "")
     await people.sessions.end(digest(secret))
     assert await people.sessions.find(secret) is None
     await people.sessions.sweep()
@@ -65,10 +65,25 @@ async def test_a_session_ends_by_silence_by_age_and_by_hand(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_no_session_begins_with_a_password_that_was_changed_meanwhile(pool: Pool) -> None:
+    """It would outlive the change, which ends all others. Nor is the old password stored again."""
+    people = People.of(pool)
+    ann = await people.users.create("ann@example.com", password="old")
+    assert (await people.users.hash_again(ann, "old, with other parameters")).password == "old, with other parameters"
+    ann = await people.users.create("ann@example.com")
+    await people.users.set_password(ann.id, "new", keep=b"")
+    assert await people.sessions.begin(ann, None, "whole", "", "") is None
+    assert (await people.users.hash_again(ann, "old again")).password == ann.password
+    assert await pool.rows("SELECT password, (SELECT count(*) FROM sessions) FROM users") == [("new", 0)]
+    again = await people.users.get(ann.id)
+    assert again is not None and await people.sessions.begin(again, None, "whole", "", "") is not None
+
+
+@pytest_twisted.ensureDeferred
 async def test_only_hashes_are_stored(pool: Pool) -> None:
     people = People.of(pool)
     user = await people.users.create("ann@example.com")
-    session = await people.sessions.begin(user.id, None, "whole", "", "")
+    session = await people.sessions.begin(user, None, "whole", "", "")
     link = await people.sessions.make_link("reset", user.email, timedelta(hours=1))
     await people.users.propose_totp(user.id, b"the secret of an app")
     tables = [await pool.rows(f"SELECT row_to_json(t)::text FROM {table} t") for table in ("sessions", "links", "users")]
@@ -101,7 +116,7 @@ async def test_an_account_keeps_an_admin(pool: Pool) -> None:
     assert not await people.users.remove(account.id, ann.id)
     assert not await people.users.set_role(account.id, ann.id, "developer")
     assert await people.users.set_role(account.id, bo.id, "admin")
-    session = await people.sessions.begin(ann.id, account.id, "whole", "", "")
+    session = await people.sessions.begin(ann, account.id, "whole", "", "")
     assert await people.users.remove(account.id, ann.id)
     assert await people.sessions.find(session) is None
     assert not await people.users.remove(account.id, bo.id)
@@ -129,7 +144,7 @@ async def test_a_code_of_a_time_step_is_taken_once(pool: Pool) -> None:
 async def test_shorter_lifetimes_end_sessions_that_already_exist(pool: Pool) -> None:
     people = People.of(pool)
     user = await people.users.create("ann@example.com")
-    secret = await people.sessions.begin(user.id, None, "whole", "", "")
+    secret = await people.sessions.begin(user, None, "whole", "", "")
     people.clock.advance(3600)
     brief = Sessions(pool, people.clock, timedelta(hours=24), timedelta(minutes=59))
     idle = Sessions(pool, people.clock, timedelta(minutes=59), timedelta(days=30))
