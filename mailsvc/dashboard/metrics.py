@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
 
+from mailsvc.dashboard import zones
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
@@ -244,10 +244,8 @@ def ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:
 
 
 def _zone(name: str) -> tuple[str, tzinfo]:
-    try:
-        return (name, ZoneInfo(name)) if name else ("UTC", UTC)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return "UTC", UTC
+    """Only zones that the database knows too: not all files of this machine's zones."""
+    return (name, zones.named(name)) if name in zones.names() else ("UTC", UTC)
 
 
 def _share(part: int, whole: int) -> float | None:

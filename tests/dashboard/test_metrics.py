@@ -57,10 +57,19 @@ async def test_an_account_that_tracks_sees_them_before_the_first(pool: Pool) -> 
     assert "Opens and clicks</h2>" in text and "<dt>Open rate</dt><dd>–</dd>" in text
 
 
-BROADCAST = """
-INSERT INTO broadcasts (account_id, id, name, sender, reply_to, subject, preview_text, status, created_at, domain_id)
-VALUES (%s, %s, %s, 'a@example.com', '{}', 'Hi', '', 'sent', now(), %s)
-"""
+@pytest_twisted.ensureDeferred
+async def test_a_zone_that_only_this_machine_knows_is_no_zone(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "mail.acme.example", "us-east-1", [])
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, date_trunc('hour', now()), %s, 'email.sent', 1)"
+    await pool.run(sql, (account, domain.id))
+    ann = await rig.inside("ann@example.com")
+    for zone, shown in (("Asia/Kathmandu",) * 2, ("posix/UTC", "UTC"), ("right/UTC", "UTC"), ("localtime", "UTC"), ("x" * 300, "UTC")):
+        for page in ("", "/csv", "/providers"):
+            assert (await ann.get(f"/dashboard/metrics{page}?zone={zone}")).status == 200, (page, zone)
+        assert f"<option selected>{shown}</option>" in (await ann.get(f"/dashboard/metrics?zone={zone}")).text
 
 
 BROADCAST = """
