@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -40,4 +40,14 @@ def entered(text: str, zone: ZoneInfo) -> datetime:
         raise BadTime("Enter a valid date and time.") from None
     if at.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise BadTime(f"Clocks in {zone.key} skip this time. Choose another one.")
+    return at
+
+
+def upcoming(text: str, zone: ZoneInfo, now: datetime, ahead: timedelta) -> datetime:
+    """The same for something to be sent then, at most `ahead` from now. Raises BadTime."""
+    at = entered(text, zone)
+    if at <= now:
+        raise BadTime(f"This time has passed in {zone.key}. Choose a later one.")
+    if at > now + ahead:
+        raise BadTime(f"Choose a time within the next {ahead.days} days.")
     return at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
 import attrs
 
@@ -14,7 +13,7 @@ from mailsvc.dashboard.broadcasts.detail import BroadcastPages
 from mailsvc.dashboard.broadcasts.states import BROADCASTS
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
-from mailsvc.dashboard.zones import BadTime, entered
+from mailsvc.dashboard.zones import BadTime, upcoming
 from mailsvc.store.broadcasts.broadcasts import Broadcasts, Refused
 from mailsvc.store.broadcasts.values import Broadcast, Status
 from mailsvc.store.people.audit import Line
@@ -42,7 +41,7 @@ class BroadcastChanges:
     async def schedule(self, request: PageRequest, text: str) -> bytes:
         found = await self.pages.found(request, text)
         try:
-            at = self._time(request.field("at"), request.zone)
+            at = upcoming(request.field("at"), request.zone, self.context.now(), self.ahead)
         except BadTime as wrong:
             typed = {"errors": {"at": str(wrong)}, "typed": request.field("at")}
             return await self.pages.shown(request, found, 422, **typed)
@@ -99,13 +98,3 @@ class BroadcastChanges:
             raise not_found("broadcast")
         self.notify(CHANNEL)
         return request.redirect(f"{BROADCASTS}/{found.id}", done=done if refused is None else "late")
-
-    def _time(self, text: str, zone: ZoneInfo) -> datetime:
-        """The moment that a clock in `zone` shows, in UTC. Raises BadTime."""
-        at = entered(text, zone)
-        now = self.context.now()
-        if at <= now:
-            raise BadTime(f"This time has passed in {zone.key}. Choose a later one.")
-        if at > now + self.ahead:
-            raise BadTime(f"Choose a time within the next {self.ahead.days} days.")
-        return at

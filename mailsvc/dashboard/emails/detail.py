@@ -54,6 +54,8 @@ _DONE = {
 
 @attrs.define(eq=False)
 class EmailPages:
+    """`ahead`: how far in the future an email can be scheduled."""
+
     app = section_app()
     context: PageContext
     stored: Stored
@@ -64,6 +66,7 @@ class EmailPages:
     resend: Resend
     links: SignedLinks
     reputation: Reputation
+    ahead: timedelta
 
     @page(app, f"{EMAILS}/<text>", access="read_mail")
     async def one(self, request: PageRequest, text: str) -> bytes:
@@ -78,6 +81,7 @@ class EmailPages:
         key = next((k for k in await self.keys.ever(request.account_id) if k.id == email.key_id), None)
         found, of_domain, looking = await self._insights(email, parsed) if parsed else (None, None, False)
         defaults: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
+        defaults["refused"] = request.query("done") == "too_late"
         shown = [(r, timeline.of_recipient(r.recipient, events, attempts, request.now)) for r in recipients]
         fold = len(recipients) > UNFOLDED
         return request.render(
@@ -145,12 +149,11 @@ class EmailPages:
     @page(app, f"{EMAILS}/<text>/reschedule", "POST", access="send_mail")
     async def reschedule(self, request: PageRequest, text: str) -> bytes:
         email_id = request.uuid(text, "email")
+        now = self.context.now()
         try:
-            at = zones.entered(request.field("at"), request.zone)
+            at = zones.upcoming(request.field("at"), request.zone, now, self.ahead)
         except zones.BadTime as wrong:
             return await self._shown(request, await self._email(request, text), 422, errors={"at": str(wrong)})
-        now = self.context.now()
-        at = min(max(at, now), now + timedelta(days=30))
         entry = request.audit_entry("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
         result = await self.stored.reschedule(request.account_id, email_id, at, now, [entry])
         if result == "not_found":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
+import attrs
 import pytest
 import pytest_twisted
 
@@ -54,3 +56,29 @@ async def test_result_content_and_problems_come_first(pool: Pool, count: int, fo
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
     assert (folded in text) and ('class="folded"' in text) is bool(folded)
     assert text.count("<article>") == (1 if folded else count)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_email_is_rescheduled_to_the_time_that_was_entered_or_not_at_all(pool: Pool) -> None:
+    """A time in the past would send it at once, one that is too far away would silently become another one."""
+    rig = DashboardRig(pool)
+    rig.assembly.settings = attrs.evolve(rig.assembly.settings, limits=attrs.evolve(rig.assembly.settings.limits, schedule_ahead=60))
+    rig.pages = rig.assembly.resource()
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    await rig.assembly.domains.trust(account_id, "acme.example")
+    now = utc(rig.clock)
+    email_id = await rig.mail(account_id, "acme.example", now + timedelta(days=1))
+    ann, path = await rig.inside("ann@example.com"), f"/dashboard/emails/{email_id}"
+    await ann.get(path)
+    for wrong, message in (
+        (now - timedelta(days=1), "This time has passed in UTC."),
+        (now + timedelta(days=61), "within the next 60 days."),
+    ):
+        typed = f"{wrong:%Y-%m-%dT%H:%M}"
+        shown = await ann.post(f"{path}/reschedule", {"at": typed})
+        assert shown.status == 422 and message in shown.text and f'value="{typed}"' in shown.text
+    at = now.replace(second=0, microsecond=0) + timedelta(days=59)
+    assert (await ann.post(f"{path}/reschedule", {"at": f"{at:%Y-%m-%dT%H:%M}"})).query["done"] == "rescheduled"
+    assert await pool.rows("SELECT next_at FROM queue") == [(at,)]
