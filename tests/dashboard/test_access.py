@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import cast
 from uuid import UUID
 
 import pyotp
@@ -18,6 +19,7 @@ from mailsvc.dashboard.signin.password import _SUBSTITUTES, AT_ONCE, WAITING, Bu
 from mailsvc.dashboard.signin.throttle import FREE_OF
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.people.audit import Line
+from mailsvc.store.people.roles import LEAST, Role
 from mailsvc.store.people.users import NewUser
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
@@ -163,6 +165,22 @@ async def test_accepting_an_invitation_while_its_inviter_is_removed_is_serialize
         assert (email in members) == (accepted is not None) and bob.email not in members
         assert (await rig.assembly.users.named(email) is not None) == (accepted is not None)
     assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_invitation_gives_its_role_to_somebody_who_has_joined_by_single_sign_on_since(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    other = await rig.account("Other")
+    ann = await rig.inside(ANN)
+    for email, now, then in ((BOB, LEAST, "developer"), (CAT, "marketing", "marketing")):  # the admin decided about Cat meanwhile
+        path = await invited(rig, ann, email, "developer")
+        user = await rig.person(email, other)
+        await rig.assembly.users.join(account_id, user.id, cast(Role, now))
+        browser = await rig.inside(email)
+        await browser.get(path)
+        assert (await browser.post("/dashboard/invitation", {"link": path.partition("link=")[2]})).location == "/dashboard"
+        assert await pool.rows("SELECT role FROM members WHERE user_id = %s AND account_id = %s", (user.id, account_id)) == [(then,)]
 
 
 # Links that sign a user in

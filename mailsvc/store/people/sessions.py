@@ -15,7 +15,7 @@ from mailsvc.clock import unix, utc
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people import accounts
 from mailsvc.store.people.audit import Line, changed, write
-from mailsvc.store.people.roles import Role
+from mailsvc.store.people.roles import LEAST, Role
 from mailsvc.store.people.single_sign_on import AFFECTED
 from mailsvc.store.people.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, VERIFIED, NewUser, Taken, User, add, end_access
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -87,6 +87,8 @@ LOCK_INVITER = """
 SELECT FROM members m, links l WHERE l.hash = %s AND m.account_id = l.account_id AND m.user_id = l.created_by AND m.role = 'admin'
 FOR SHARE OF m
 """
+# Of somebody who has become a member by single sign-on since they were invited. Another role is a later decision of an admin.
+RAISE = "UPDATE members SET role = %s WHERE account_id = %s AND user_id = %s AND role = %s"
 TAKE_LINK = f"DELETE FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s RETURNING {LINK}"
 INVITATIONS = (
     "SELECT id, email, role, created_at, expires_at FROM links WHERE account_id = %s AND purpose = 'invite' AND expires_at > %s ORDER BY id"
@@ -304,7 +306,8 @@ class Sessions:
             user = who if isinstance(who, User) else await add(tx, link.email, who, now)
             if not await tx.rows("SELECT FROM users WHERE id = %s AND email = %s FOR SHARE", (user.id, link.email)):
                 raise Taken
-            await tx.run(ADD_MEMBER, (link.account_id, user.id, link.role, now))
+            if not await tx.run(ADD_MEMBER, (link.account_id, user.id, link.role, now)):
+                await tx.run(RAISE, (link.role, link.account_id, user.id, LEAST))
             await write(tx, [line(link, user)], now.timestamp())
             return user
 
