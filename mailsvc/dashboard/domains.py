@@ -199,7 +199,7 @@ class DomainPages:
     async def track(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         opens, clicks = (request.field(name) == "on" for name in ("open_tracking", "click_tracking"))
-        label = request.field("tracking_subdomain").strip().lower()
+        label = request.field("tracking_subdomain").lower()
         changes: dict[str, object] = {"open_tracking": opens, "click_tracking": clicks}
         if label and label not in domain.tracking_subdomains[-1:]:
             wrong = tracking.fault(label, domain.return_path, domain.tracking_subdomains)

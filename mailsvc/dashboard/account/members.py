@@ -37,6 +37,32 @@ _DONE = {
 }
 
 
+@attrs.frozen
+class Entered:
+    """The form of the account as it was filled in. `networks`: one in each line."""
+
+    name: str
+    mfa: bool
+    networks: str
+
+    def read(self, request: PageRequest) -> tuple[list[str], dict[str, str]]:
+        """The networks, and what is wrong by field."""
+        networks, errors = [], {}
+        if not self.name:
+            errors["name"] = "Enter an account name."
+        if self.mfa and not request.user_session.second_factor:
+            errors["mfa"] = "Set up two-factor authentication for yourself first."
+        try:
+            networks = [allow_list.read(line) for line in self.networks.split()]
+        except ValueError as wrong:
+            return [], errors | {"networks": f"These {wrong}."}
+        if len(networks) > allow_list.MOST:
+            errors["networks"] = f"Enter at most {allow_list.MOST} networks."
+        elif not allow_list.allows(request.address, networks):
+            errors["networks"] = f"Your own address, {request.address}, must be among them."
+        return networks, errors
+
+
 @attrs.define(eq=False)
 class MemberPages:
     app = section_app()
@@ -50,7 +76,16 @@ class MemberPages:
         return await self._shown(request)
 
     async def _shown(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
-        shown: dict[str, object] = {"errors": {}, "email": "", "link": "", "done": _DONE.get(request.query("done"), "")}
+        shown: dict[str, object] = {
+            "errors": {},
+            "email": "",
+            "chosen": "developer",
+            "link": "",
+            "done": _DONE.get(request.query("done"), ""),
+        }
+        shown["refused"] = request.query("done") == "last"
+        session = request.user_session
+        shown["entered"] = Entered(session.account or "", bool(session.mfa_required), "\n".join(session.networks or ()))
         return request.render(
             "settings/members.html",
             status,
@@ -63,22 +98,13 @@ class MemberPages:
 
     @page(app, f"{SETTINGS}/account", "POST", access="administer", reauthenticate=True)
     async def account(self, request: PageRequest) -> bytes:
-        name, required = request.single_line("name")[:100], request.field("mfa") == "on"
-        if not name:
-            return await self._shown(request, 422, errors={"name": "Enter an account name."})
-        if required and not request.user_session.second_factor:
-            return await self._shown(request, 422, errors={"mfa": "Set up two-factor authentication for yourself first."})
-        try:
-            networks = [allow_list.read(line) for line in request.field("networks").split()]
-        except ValueError as wrong:
-            return await self._shown(request, 422, errors={"networks": f"These {wrong}."})
-        if len(networks) > allow_list.MOST:
-            return await self._shown(request, 422, errors={"networks": f"Enter at most {allow_list.MOST} networks."})
-        if not allow_list.allows(request.address, networks):
-            return await self._shown(request, 422, errors={"networks": f"Your own address, {request.address}, must be among them."})
-        said = ", ".join([name, f"second factor {'required' if required else 'not required'}", *networks])
+        entered = Entered(request.single_line("name")[:100], request.field("mfa") == "on", request.field("networks"))
+        networks, errors = entered.read(request)
+        if errors:
+            return await self._shown(request, 422, errors=errors, entered=entered)
+        said = ", ".join([entered.name, f"second factor {'required' if entered.mfa else 'not required'}", *networks])
         entry = request.audit_entry("account changed", said)
-        await self.context.users.change_account(request.account_id, name, required, networks, [entry])
+        await self.context.users.change_account(request.account_id, entered.name, entered.mfa, networks, [entry])
         return request.redirect(SETTINGS, done="changed")
 
     @page(app, SWITCH, "POST", access="member")
@@ -97,12 +123,13 @@ class MemberPages:
         try:
             email = parse_mailbox(email).address.lower()
         except AddressError:
-            return await self._shown(request, 422, errors={"email": "Enter a valid email address."}, email=email)
+            return await self._shown(request, 422, errors={"email": "Enter a valid email address."}, email=email, chosen=role)
         if email in [member.email for member in await self.context.users.members(request.account_id)]:
-            return await self._shown(request, 422, errors={"email": "This person is already a member."}, email=email)
+            return await self._shown(request, 422, errors={"email": "This person is already a member."}, email=email, chosen=role)
         refused = await self.authentication.throttled([("invite", str(request.account_id))])
         if refused is not None:
-            return await self._shown(request, 429, errors={"email": refused.message.replace("attempts", "invitations")}, email=email)
+            errors = {"email": refused.message.replace("attempts", "invitations")}
+            return await self._shown(request, 429, errors=errors, email=email, chosen=role)
         entry = request.audit_entry("member invited", f"{email} as {role}")
         sessions, by = self.context.sessions, request.user_session.user_id
         secret = await sessions.make_link("invite", email, INVITED, request.account_id, role, by, lines=[entry])
