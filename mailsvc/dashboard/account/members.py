@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
+from uuid import UUID
 
 import attrs
 
@@ -15,8 +14,8 @@ from mailsvc.dashboard.page import SWITCH, PageError, PageRequest, forbidden, no
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.completion import Authentication
+from mailsvc.mail import csv_file
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.mail.csv_file import plain
 from mailsvc.net import allow_list
 from mailsvc.store.people.api_keys import Keys, KeyView
 from mailsvc.store.people.operator_access import OperatorAccesses
@@ -153,7 +152,8 @@ class MemberPages:
         if not await self.context.users.set_role(request.account_id, request.uuid(text, "member"), role, [entry]):
             return request.redirect(SETTINGS, done="last")
         keys = [] if permits(role, "administer") else await self._keys_of(request, text)
-        if request.may("administer") and any(key.permission == "full_access" for key in keys):
+        others = request.uuid(text) != request.user_session.user_id  # those who demote themselves may not see keys any more
+        if others and any(key.permission == "full_access" for key in keys):
             return request.redirect(KEYS, done="demoted")
         return request.redirect(SETTINGS, done="role")
 
@@ -184,6 +184,8 @@ class MemberPages:
             return request.redirect(SETTINGS, done="last")
         if revoked:
             self.keys.changed()
+        if request.uuid(text) == request.user_session.user_id:
+            return request.redirect(HOME)  # of another account, after signing in
         return request.redirect(SETTINGS, done="removed-keys" if revoked else "removed")
 
     def _may_remove(self, request: PageRequest, text: str) -> None:
@@ -214,16 +216,15 @@ class MemberPages:
 
     @page(app, f"{SETTINGS}/audit.csv", access="administer")
     async def export(self, request: PageRequest) -> bytes:
-        out = io.StringIO()
-        writer = csv.writer(out)
-        writer.writerow(["time", "who", "address", "action", "subject"])
-        async for entries in self.context.audit.all(request.account_id):
-            for entry in entries:
-                row = [entry.at.isoformat(), entry.actor, entry.address, entry.action, entry.subject]
-                writer.writerow([plain(value) for value in row])
         await request.write_audit_entry("audit log exported")
-        request.set_header("Content-Disposition", 'attachment; filename="audit.csv"')
-        return request.send(out.getvalue().encode(), "text/csv; charset=utf-8")
+        await request.download("audit.csv", "text/csv; charset=utf-8", self._lines(request.account_id))
+        return b""
+
+    async def _lines(self, account_id: UUID) -> AsyncGenerator[bytes, None]:
+        """The file, of which a page of the log is in memory."""
+        yield csv_file.lines([("time", "who", "address", "action", "subject")])
+        async for entries in self.context.audit.all(account_id):
+            yield csv_file.lines((each.at.isoformat(), each.actor, each.address, each.action, each.subject) for each in entries)
 
 
 def _role(request: PageRequest) -> Role:
