@@ -45,6 +45,7 @@ class Security:
     async def _shown(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
         user = await self._user(request)
         shown: dict[str, object] = {"errors": {}, "done": _DONE.get(request.query("done"), "")}
+        shown["refused"] = request.query("done") in ("taken", "only")
         return request.render(
             "settings/security.html",
             status,
