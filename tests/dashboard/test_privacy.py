@@ -40,11 +40,13 @@ async def test_mistakes_are_explained(pool: Pool) -> None:
     await rig.person(ANN)
     ann = await rig.inside(ANN)
     await ann.get(PAGE)
-    for path in ("find", "export", "erase"):
-        shown = await ann.post(f"{PAGE}/{path}", {"email": "zoe"})
+    for path, field in (("find", "f-email"), ("export", "f-email"), ("erase", "f-erase")):
+        shown = await ann.post(f"{PAGE}/{path}", {"email": "zoe", "suppress": "on"})
         assert shown.status == 422 and "Enter a valid email address." in shown.text
+        assert shown.found(r'id="([a-z-]+)" [^>]* value="zoe" aria-invalid="true"') == field
+        assert ('class="confirm" open' in shown.text) == ('value="on" checked' in shown.text) == (path == "erase")
     shown = await ann.post(f"{PAGE}/erase", {"email": ANN})
-    assert shown.status == 422 and "It is the address of the only admin of Acme." in shown.text
+    assert shown.status == 422 and '"d-erase">It is the address of the only admin of Acme.' in shown.text
     with rig.assembly.erasing.turn.take():
         assert (await ann.post(f"{PAGE}/find", {"email": ZOE})).status == 503
 

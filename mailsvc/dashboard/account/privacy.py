@@ -16,6 +16,7 @@ from mailsvc.store.privacy.journal import Recorded
 PRIVACY = f"{HOME}/settings/privacy"
 SHOWN = 20  # erasures
 _DONE = {"erase": "The address is being erased. Its certificate is below."}
+INVALID = "Enter a valid email address."
 _BUSY = "Another search is running. Try again in a minute."
 
 
@@ -60,16 +61,16 @@ class PrivacyPages:
     async def erase(self, request: PageRequest) -> bytes:
         email = _email(request)
         if email is None:
-            return await self._invalid(request)
+            return await self._shown(request, 422, errors={"erase": INVALID})
         why = await eraser.refused(self.erasing.eraser.pool, email, request.account_id)
         if why is not None:
-            return await self._shown(request, 422, email=email, errors={"email": why})
+            return await self._shown(request, 422, errors={"erase": why})
         entry = request.audit_entry("address erased")
         await self.erasing.begin(request.account_id, email, request.field("suppress") == "on", "dashboard", [entry])
         return request.redirect(PRIVACY, done="erase")
 
     async def _invalid(self, request: PageRequest) -> bytes:
-        return await self._shown(request, 422, email=request.field("email"), errors={"email": "Enter a valid email address."})
+        return await self._shown(request, 422, email=request.field("email"), errors={"email": INVALID})
 
     async def _shown(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
         erasures, _ = await self.erasing.eraser.erasures.list(request.account_id, SHOWN)
