@@ -54,7 +54,8 @@ class SuppressionPages:
             found, more = await self.stored.list(request.account_id, PAGE, after, None, origin or None)
             last = found[-1].id if more else None
         older = f"{SUPPRESSIONS}?{urlencode({'q': sought, 'origin': origin, 'after': str(last)})}" if last else None
-        shown: dict[str, object] = {"errors": {}, "typed": "", "done": request.query("done")}
+        query = urlencode({name: value for name, value in (("q", sought), ("origin", origin)) if value})
+        shown: dict[str, object] = {"errors": {}, "typed": "", "done": request.query("done"), "query": query}
         shown["removed"] = self._remembered(request) if request.query("done") == "removed" else None
         return request.render(
             "suppressions.html", status, found=found, older=older, first=after is None, origin=origin, origins=ORIGINS, q=sought,

@@ -118,3 +118,14 @@ async def test_a_deletion_cannot_be_undone_later_or_if_its_place_is_taken(pool: 
     late = await ann.post(f"{AUDIENCE}/{name}/{one.id}/restore")
     assert late.status == 410 and "A deletion can be undone for 10 minutes." in late.text
     assert (await stored.list(account, ALL))[0] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_newest_suppressions_are_those_of_the_same_search(pool: Pool) -> None:
+    rig, account, ann = await started(pool)
+    await Suppressions(pool, rig.clock).add(account, [f"bo{number}@example.net" for number in range(51)])
+    first = await ann.get(f"{SUPPRESSIONS}?q=example&origin=manual")
+    second = await ann.get(first.found(r'href="([^"]+)">Older<'))
+    assert second.found(r'href="([^"]+)">Newest<') == f"{SUPPRESSIONS}?q=example&origin=manual"
+    everything = await ann.get((await ann.get(SUPPRESSIONS)).found(r'href="([^"]+)">Older<'))
+    assert everything.found(r'href="([^"]+)">Newest<') == SUPPRESSIONS
