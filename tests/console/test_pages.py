@@ -10,6 +10,7 @@ import pytest_twisted
 from mailsvc.clock import utc
 from mailsvc.console.cells import CellPages
 from mailsvc.console.serving import ROUTES
+from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.cells.nodes import Cell, Cluster, Node
 from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
 from mailsvc.store.postgres.cells import Address

@@ -32,6 +32,7 @@ _ROW = Columns.of(
     name="a.name",
     plan="a.plan",
     suspended_at="a.suspended_at",
+    closes_at="a.closes_at",
     trusted_at="a.trusted_at",
     ramp="a.ramp",
     held="(SELECT p.reason FROM account_pauses p WHERE p.account_id = a.id AND p.until > %(now)s)",
@@ -61,13 +62,14 @@ SELECT (SELECT count(*) FROM members WHERE account_id = %(id)s),
 
 @attrs.frozen
 class AccountRow:
-    """An account with its figures since WINDOW. `held`: why its mail is on hold."""
+    """An account with its figures since WINDOW. `held`: why its mail is on hold. `closes_at`: when its data is deleted, if it is closed."""
 
     id: UUID
     number: int
     name: str
     plan: str | None
     suspended_at: datetime | None
+    closes_at: datetime | None
     trusted_at: datetime | None
     ramp: int | None
     held: str | None
