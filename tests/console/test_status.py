@@ -27,7 +27,7 @@ HEALTHY = Reading((), 0, 0.0, 0, {}, ROLES, Lag(0, 0.0), 0, 0.0, 0, Standbys(0, 
 
 
 def incident(impact: Impact, *names: str, ended: bool = False) -> Incident:
-    notes = [Note(NOW, "We <look> into it.")]
+    notes = [Note(NOW, "We <look> into it.\nMore at 10:00.")]
     return Incident(UUID(int=1), "Slow & late", impact, names, NOW, NOW if ended else None, notes)
 
 
@@ -107,7 +107,13 @@ async def test_the_page_is_public_and_cacheable_and_keeps_incidents_without_the_
     text = shown.body.decode()
     assert (shown.status, shown.headers["cache-control"]) == (200, "public, max-age=30") and "set-cookie" not in shown.headers
     assert "script" not in text and " style=" not in text and "default-src 'none'" in shown.headers["content-security-policy"]
-    assert "Slow &amp; late" in text and "We &lt;look&gt; into it." in text and "Degraded" in text and "2026-01-02 03:04:00 UTC" in text
+    assert (
+        "Slow &amp; late" in text
+        and "We &lt;look&gt; into it.\nMore at 10:00." in text
+        and 'class="wrap lines"' in text
+        and "Degraded" in text
+        and "2026-01-02 03:04:00 UTC" in text
+    )
     works[0] = False
     await page.refresh()
     text = answer(page).body.decode()
