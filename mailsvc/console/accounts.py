@@ -22,6 +22,7 @@ ONE = f"{ACCOUNTS}/<text>"
 PAGE = 50
 ENTRIES = 20
 MOST = 1_000_000_000  # requests or recipients
+NO_REASON = "Say why. The account’s admins can read it."
 TOO_HIGH = 0.04, 0.0008  # bounces and complaints, as on the home page of the dashboard
 _DONE = {
     "suspended": "Account suspended. It can’t send, and what is queued is still delivered.",
@@ -89,6 +90,8 @@ class AccountPages:
     @page(f"{ONE}/suspend", "POST")
     async def suspend(self, request: ConsolePage, text: str) -> bytes:
         reason = _reason(request)
+        if not reason:
+            return await self._wrong(request, text, {"suspend": NO_REASON})
         return await self._changed(
             request, text, "suspended", "account suspended", reason, lambda one, lines: self.accounts.suspend(one.id, True, lines)
         )
@@ -114,7 +117,9 @@ class AccountPages:
 
     @page(f"{ONE}/limits", "POST")
     async def limits(self, request: ConsolePage, text: str) -> bytes:
-        rate, ramp = _number(request, "rate_limit"), _number(request, "ramp")
+        rate, ramp, errors = await self._limits(request, text)
+        if errors:
+            return await self._wrong(request, text, errors)
 
         async def change(account: Account, lines: list[Line]) -> bool:
             if (account.rate_limit, account.ramp) == (rate, ramp):
@@ -125,6 +130,19 @@ class AccountPages:
         daily = "no limit" if ramp is None else f"{ramp} recipients a day"
         said = f"{rate or 'the default number of'} requests a second, {daily} as a new account"
         return await self._changed(request, text, "limits", "limits changed", said, change)
+
+    async def _limits(self, request: ConsolePage, text: str) -> tuple[int | None, int | None, dict[str, str]]:
+        """Requests per second, recipients per day, and what is wrong by field."""
+        found: dict[str, int | None] = {}
+        errors = {}
+        for name in ("rate_limit", "ramp"):
+            try:
+                found[name] = _number(request.field(name))
+            except ValueError:
+                errors[name] = f"Enter a whole number between 1 and {MOST:,}, or nothing."
+        if found.get("ramp") is not None and (await self._account(request, text)).trusted_at is not None:
+            errors["ramp"] = "The account is trusted, so it has no such limit. Stop trusting it first."
+        return found.get("rate_limit"), found.get("ramp"), errors
 
     @page(f"{ONE}/trust", "POST")
     async def trust(self, request: ConsolePage, text: str) -> bytes:
@@ -142,6 +160,8 @@ class AccountPages:
     @page(f"{ONE}/pause", "POST")
     async def pause(self, request: ConsolePage, text: str) -> bytes:
         reason = _reason(request)
+        if not reason:
+            return await self._wrong(request, text, {"pause": NO_REASON})
         why = f"Paused by the operator: {reason}."
 
         async def change(account: Account, lines: list[Line]) -> bool:
@@ -170,6 +190,13 @@ class AccountPages:
         self.wake()
         return request.redirect(f"{ACCOUNTS}/{account.id}", done=done if changed else "same")
 
+    async def _wrong(self, request: ConsolePage, text: str, errors: dict[str, str]) -> bytes:
+        """The page with what was entered, and what is wrong."""
+        account = await self._account(request, text)
+        row = await self.figures.get(account.id)
+        assert row is not None
+        return await self._page(request, account, row, 422, errors=errors)
+
     async def _account(self, request: ConsolePage, text: str) -> Account:
         account = await self.accounts.get(request.uuid(text, "account"))
         if account is None:
@@ -179,16 +206,14 @@ class AccountPages:
 
 def _reason(request: ConsolePage) -> str:
     """Why something is done, which the account can read in its audit log."""
-    reason = request.single_line("reason")[:300].rstrip(".")
-    if not reason:
-        raise PageError(422, "Reason missing", "Go back and say why. The account’s admins can read it.")
-    return reason
+    return request.single_line("reason")[:300].rstrip(".")
 
 
-def _number(request: ConsolePage, name: str) -> int | None:
-    text = request.field(name).replace(",", "")
+def _number(entered: str) -> int | None:
+    """Raises ValueError."""
+    text = entered.replace(",", "")
     if not text:
         return None
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:12]) <= MOST:
-        raise PageError(422, "Invalid number", f"Enter whole numbers between 1 and {MOST:,}, or nothing for the default.")
+        raise ValueError
     return int(text)

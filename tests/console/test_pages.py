@@ -161,3 +161,38 @@ async def test_cells_and_nodes_are_listed(pool: Pool) -> None:
     pages.cluster = Cluster("postgresql:///nowhere?host=/nonexistent", {})
     page = await browser.get("/console/cells")
     assert page.status == 503 and "Cluster unreachable" in page.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_form_with_a_mistake_keeps_what_was_entered(pool: Pool) -> None:
+    rig = ConsoleRig(pool)
+    browser, account_id = await rig.set_up(), await rig.account()
+    await browser.get("/console/incidents")
+    incident = {"title": "Slow & late", "impact": "down", "text": "We know.\nMore at 10:00."}
+    shown = await browser.post("/console/incidents", incident)
+    assert shown.status == 422 and "Choose at least one component." in shown.text
+    for kept in ('value="Slow &amp; late"', 'value="down" selected', "We know.\nMore at 10:00.</textarea>"):
+        assert kept in shown.text
+    shown = await browser.post("/console/incidents", {**incident, "title": "", "component:API": "on"})
+    assert shown.status == 422 and "Enter a title." in shown.text and 'name="component:API" value="on" checked' in shown.text
+    assert await pool.rows("SELECT count(*) FROM incidents") == [(0,)]
+    at = f"/console/accounts/{account_id}"
+    shown = await browser.post(f"{at}/limits", {"rate_limit": "many", "ramp": "7"})
+    assert shown.status == 422 and "Enter a whole number" in shown.text and 'value="many"' in shown.text and 'value="7"' in shown.text
+    shown = await browser.post(f"{at}/pause", {"reason": " "})
+    assert shown.status == 422 and "Say why." in shown.text and shown.text.count('class="confirm" open') == 1
+    await browser.post(f"{at}/trust", {"trusted": "on"})
+    shown = await browser.post(f"{at}/limits", {"rate_limit": "", "ramp": "7"})
+    assert shown.status == 422 and "The account is trusted, so it has no such limit." in shown.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_closed_account_is_shown_as_such_and_not_resumed(pool: Pool) -> None:
+    """Resuming it would change nothing, as its data is going to be deleted."""
+    rig = ConsoleRig(pool)
+    browser, account_id = await rig.set_up(), await rig.account()
+    await Closing(pool, rig.clock).close(account_id, utc(rig.clock) + timedelta(days=30), [])
+    assert ">Closed<" in (await browser.get("/console/accounts")).text
+    shown = await browser.get(f"/console/accounts/{account_id}")
+    assert "all its data will be deleted" in shown.text and ">Closed<" in shown.text
+    assert "Resume account" not in shown.text and "Suspend account" not in shown.text
