@@ -67,6 +67,16 @@ async def test_an_account_is_closed_and_kept_after_all(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_an_account_whose_name_has_two_spaces_can_be_closed(pool: Pool) -> None:
+    """Commands give such names, and browsers show them as one."""
+    rig = DashboardRig(pool)
+    await rig.person(ANN, await rig.account("Acme  Ltd"))
+    ann = await rig.inside(ANN)
+    await ann.get(PAGE)
+    assert (await ann.post(f"{PAGE}/close", {"name": "Acme Ltd"})).location == PAGE
+
+
+@pytest_twisted.ensureDeferred
 async def test_members_cannot_open_it(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()

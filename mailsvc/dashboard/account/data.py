@@ -73,7 +73,7 @@ class DataPages:
 
     @page(app, f"{DATA}/close", "POST", access="administer", reauthenticate=True)
     async def close(self, request: PageRequest) -> bytes:
-        if request.single_line("name") != request.user_session.account:
+        if request.single_line("name") != " ".join((request.user_session.account or "").split()):
             return await self._shown(request, 422, errors={"name": "Enter the name of the account to close it."})
         at = self.context.now() + timedelta(days=self.grace_days)
         entry = request.audit_entry("account closed", f"its data is deleted after {self.grace_days} days")
