@@ -69,7 +69,7 @@ class WebhookPages:
     async def _listed(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
         found, _ = await self.stored.list(request.account_id, 1000)
         shown: dict[str, object] = {"errors": {}, "url": "", "done": _DONE.get(request.query("done"), "")}
-        chosen = [kind for kind in OFFERED if request.form.get(f"on:{kind}")] or PRESELECTED
+        chosen = [kind for kind in OFFERED if request.form.get(f"on:{kind}")] if request.form else PRESELECTED
         return request.render("webhooks/list.html", status, webhooks=found, offered=OFFERED, chosen=chosen, **shown | values)
 
     @page(app, WEBHOOKS, "POST", access="change_setup")
