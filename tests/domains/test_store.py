@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import attrs
+import pytest
 import pytest_twisted
 
 from mailsvc import outcome
@@ -39,6 +40,30 @@ async def test_deleting_a_domain_ends_its_queued_mail(rig: Rig) -> None:
     assert (data["type"], data["reply"]) == ("Transient", "The sending domain example.com was deleted.")
     assert await rig.pool.rows("SELECT count(*) FROM dkim_keys WHERE domain_id = %s", (domain.id,)) == [(0,)]
     assert await rig.domains.delete(rig.account.id, domain.id) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "ended"),
+    [
+        ("status = 'verified'", None),
+        ("trusted_at = now()", None),
+        ("status = 'failed'", "The sending domain example.com is not verified any more."),
+        ("status = 'pending'", "The sending domain example.com is not verified any more."),
+        ("status = 'verified', sending = false", "Sending is turned off for the domain example.com."),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_scheduled_email_is_only_sent_if_its_domain_can_still_send(rig: Rig, change: str, ended: str | None) -> None:
+    domain = await rig.add()
+    store = StoreRig(rig.pool, rig.reactor)
+    mail = attrs.evolve(email("a@example.net", "b@example.net", account=rig.account.id, scheduled_at=NOW), domain_id=domain.id)
+    await store.accept(mail)
+    await rig.pool.run(f"UPDATE domains SET {change}")
+    assert await store.queue.release_scheduled(NOW) == 1
+    wanted = [("email.failed", 0), ("email.failed", 1)] if ended else [("email.sent", None)]
+    assert await store.events(mail) == [("email.scheduled", None), *wanted]
+    assert await store.statuses(mail) == (["failed", "failed"] if ended else ["queued", "queued"])
+    assert {each.last_reply for each in await store.emails.recipients(rig.account.id, mail.email_id)} == {ended}
 
 
 @pytest_twisted.ensureDeferred

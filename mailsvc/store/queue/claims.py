@@ -176,7 +176,8 @@ class Queue:
     async def release_scheduled(self, now: datetime, limit: int = 500) -> int:
         """Queue up to `limit` due scheduled emails, with an event `email.sent` each. Returns their number.
 
-        Recipients that have been suppressed in the meantime get `email.suppressed` instead.
+        Recipients that have been suppressed in the meantime get `email.suppressed` instead, and `email.failed` if the domain can no longer
+        send.
         """
 
         async def release(tx: Transaction) -> int:
@@ -262,9 +263,11 @@ class Queue:
         return int(count)
 
 
-def _released(now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, suppressed: int | None, data: Any, weight: int) -> NewEvent:
-    kind = "email.sent" if suppressed is None else "email.suppressed"
-    return NewEvent(account_id, email_id, domain_id, suppressed, kind, now, data, weight=weight)
+def _released(
+    now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, recipient: int | None, notify: int | None, kind: str, data: Any,
+    weight: int,
+) -> NewEvent:  # fmt: skip
+    return NewEvent(account_id, email_id, domain_id, recipient, kind, now, data, notify, weight)
 
 
 def _expired(
