@@ -177,5 +177,5 @@ def _row(n: int, posted: Posted) -> dict[str, object]:
     due = posted.due
     row = attrs.asdict(posted, filter=attrs.filters.exclude("due"))
     row["response"] = posted.response.replace("\0", "\ufffd")
-    ids = {"account_id": due.account_id, "webhook_id": due.webhook_id, "event_id": due.event_id, "tries": due.tries}
+    ids = {"account_id": due.account_id, "webhook_id": due.webhook_id, "event_id": due.event_id, "tries": due.tries, "url": due.url}
     return row | ids | {"n": n, "attempt_id": uuid7(posted.started_at.timestamp())}

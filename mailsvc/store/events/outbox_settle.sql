@@ -1,7 +1,7 @@
 -- Attempts are always recorded. Changes of the message only apply if the claim is still valid: no other attempt since.
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
-        n integer, account_id uuid, webhook_id uuid, event_id uuid, tries smallint, attempt_id uuid, status integer, response text,
+        n integer, account_id uuid, webhook_id uuid, url text, event_id uuid, tries smallint, attempt_id uuid, status integer, response text,
         seconds real, started_at timestamptz, at timestamptz, outcome text, next_at timestamptz, hold_until timestamptz,
         why text, failing_before timestamptz, request_sent boolean
     )
@@ -23,8 +23,8 @@ WITH given AS MATERIALIZED (
         SELECT FROM webhook_messages m WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
     )
 ), newest AS (
-    SELECT DISTINCT ON (webhook_id) g.*, bool_or(outcome = 'success') OVER (PARTITION BY webhook_id) AS good
-    FROM given g WHERE request_sent ORDER BY webhook_id, at DESC, n DESC
+    SELECT DISTINCT ON (webhook_id, url) g.*, bool_or(outcome = 'success') OVER (PARTITION BY webhook_id, url) AS good
+    FROM given g WHERE request_sent ORDER BY webhook_id, url, at DESC, n DESC
 ), health AS (
     UPDATE webhooks w
     SET failing_since = CASE WHEN h.good THEN NULL ELSE coalesce(w.failing_since, h.at) END,
@@ -40,7 +40,7 @@ WITH given AS MATERIALIZED (
             WHEN w.failing_since <= h.failing_before THEN 'All attempts failed for too long.'
         END
     FROM newest h
-    WHERE w.id = h.webhook_id
+    WHERE w.id = h.webhook_id AND w.url = h.url -- attempts at a former URL say nothing about the endpoint
     AND (NOT h.good OR w.failing_since IS NOT NULL OR w.hold_until IS NOT NULL
          OR coalesce(w.took_at < h.at - interval '1 minute', true)) -- at most once a minute
     RETURNING w.id, w.status

@@ -169,6 +169,22 @@ async def test_success_failure_and_the_end(setup: Setup) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_an_attempt_at_the_former_url_does_not_count_for_the_new_one(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(3)
+    gone, busy, accepted = await setup.claim()
+    assert await setup.webhooks.change(setup.account, webhook.id, url="https://new.example/hook")
+    assert not await setup.settle(gone, 410, "failed", why="It responded with 410 Gone.")
+    assert not await setup.fail(busy, hold_until=NOW + DAY)
+    state = await setup.state(webhook)
+    assert (state.status, state.failing_since, state.hold_until) == ("enabled", None, None)
+    assert await setup.waiting() == 2, "the message that is retried goes to the new URL"
+    old, new = setup.settle(accepted, 500, "retry", next_at=NOW), attrs.evolve(busy, tries=1, url="https://new.example/hook")
+    await together(old, setup.fail(new))
+    assert (await setup.state(webhook)).failing_since == NOW + MINUTE
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_account_is_notified_of_a_failing_endpoint_before_it_is_disabled(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent")
     await setup.happen(2)
