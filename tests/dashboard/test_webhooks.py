@@ -173,8 +173,11 @@ async def test_the_event_of_a_deleted_email_has_no_payload(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_settings_keep_what_was_entered_after_an_error(pool: Pool) -> None:
+async def test_the_forms_keep_what_was_entered_after_an_error(pool: Pool) -> None:
     _, ann, path = await failed(pool)
+    shown = await ann.post(WEBHOOKS, {"url": "https://shop.example/other"})
+    assert shown.status == 422 and "Choose at least one event." in shown.text and 'value="https://shop.example/other"' in shown.text
+    assert "checked" not in shown.text, "no event is selected that nobody chose"
     shown = await ann.post(f"{path}/change", {"url": "ftp://shop.example", "on:email.bounced": "1"})
     assert shown.status == 422 and 'value="ftp://shop.example"' in shown.text
     assert 'name="on:email.bounced" value="1" checked' in shown.text
