@@ -21,6 +21,7 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.offload import InThread
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.settings.schema import Settings
+from mailsvc.store.audience.figures import AudienceFigures
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.consent import Consents
@@ -76,8 +77,9 @@ def start_engine(
     chosen, expiry = settings.broadcasts, timedelta(seconds=settings.delivery.expire)
     breaker = Breaker(chosen.judged_after, chosen.bounced, chosen.complained, chosen.judged_least)
     fanout = Fanout(
-        Sending(database.pool, database.hashes), Broadcasts(database.pool, clock), domains, quotas, destination, notifications, clock,
-        in_thread, settings.base_url or "", expiry, breaker, Pace(chosen.ahead, chosen.hourly_rate), screen, tracking,
+        Sending(database.pool, database.hashes), Broadcasts(database.pool, clock), AudienceFigures(database.pool, clock), domains, quotas,
+        destination, notifications, clock, in_thread, settings.base_url or "", expiry, breaker,
+        Pace(chosen.ahead, chosen.hourly_rate), screen, tracking,
     )  # fmt: skip
     loop = PollingLoop(clock, "sending broadcasts", fanout.run, EVERY)
     loop.start()

@@ -28,6 +28,7 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.merge import Template, Values
 from mailsvc.runtime.offload import InThread
 from mailsvc.settings.plans import Exhausted
+from mailsvc.store.audience.figures import AudienceFigures
 from mailsvc.store.broadcasts.broadcasts import Broadcasts, outcomes
 from mailsvc.store.broadcasts.personal import SentContent
 from mailsvc.store.broadcasts.sending import Advance, Limits, Member, Overtaken, Sending
@@ -69,6 +70,7 @@ Destination = Callable[[UUID, UUID, str], str]
 class Quotas(Protocol):
     """accounts/quota"""
 
+    def contacts(self, plan: str | None) -> int | None: ...
     async def take(self, account_id: UUID, plan: str | None, count: int, ramp: int | None) -> Any: ...
     def refund(self, taken: Any, count: int | None = None) -> None: ...
 
@@ -98,6 +100,7 @@ class Fanout:
 
     sending: Sending
     broadcasts: Broadcasts
+    figures: AudienceFigures
     domains: Domains
     quotas: Quotas
     destination: Destination
@@ -146,11 +149,8 @@ class Fanout:
     async def _begin(self, found: Broadcast) -> None:
         """Fix everything that the emails depend on. It can be changed until then."""
         total = None if found.segment_id is None else await self.sending.total(found.account_id, found.segment_id)
-        if total is None:
-            await self._not_started(found, "draft", "The segment was deleted before the broadcast was sent.")
-            return
-        if found.topic_id is not None and await self._default(found) is None:
-            await self._not_started(found, "draft", "The topic was deleted before the broadcast was sent.")
+        if (reason := await self._changed_since(found, total)) is not None:
+            await self._not_started(found, "draft", reason)
             return
         bodies = html, text = await self.broadcasts.bodies(found.account_id, found.id)
         if (lacking := lacks(found.sender, found.subject, html, text)) is not None:
@@ -180,6 +180,18 @@ class Fanout:
                 self.moved["started"] += 1
             else:  # it was changed, so all of this begins again
                 await self.sending.set(found, next_at=self._now())
+
+    async def _changed_since(self, found: Broadcast, total: int | None) -> str | None:
+        """Why it becomes a draft again: something has changed since somebody sent or scheduled it. `total`: contacts of its segment."""
+        if total is None:
+            return "The segment was deleted before the broadcast was sent."
+        if found.topic_id is not None and await self._default(found) is None:
+            return "The topic was deleted before the broadcast was sent."
+        limits = await self.sending.limits(found.account_id)
+        most = None if limits is None else self.quotas.contacts(limits.plan)
+        if most is not None and await self.figures.exceeds(found.account_id, most):
+            return f"Your plan allows broadcasts with up to {most:,} contacts, and you have more."
+        return None
 
     async def _screened(self, found: Broadcast, content: SentContent, domain: Domain) -> bool:
         """Whether it can start: the content filter sees the message for the first contact."""

@@ -15,6 +15,7 @@ from mailsvc.broadcasts.fanout import Fanout, Pace, Screen
 from mailsvc.broadcasts.links import UnsubscribeLinks
 from mailsvc.broadcasts.personal import Composer
 from mailsvc.settings.plans import Exhausted
+from mailsvc.store.audience.figures import AudienceFigures
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.consent import Consents
@@ -63,10 +64,14 @@ class Domains:
 
 @attrs.define
 class Quota:
-    """So many recipients."""
+    """So many recipients, and broadcasts with so many contacts."""
 
     left: int = 1_000_000_000
     resets_at: datetime = NOW + timedelta(hours=5)
+    most_contacts: int | None = None
+
+    def contacts(self, plan: str | None) -> int | None:
+        return self.most_contacts
 
     async def take(self, account_id: UUID, plan: str | None, count: int, ramp: int | None) -> Any:
         if count > self.left:
@@ -111,8 +116,9 @@ class BroadcastRig:
         """One more process that sends broadcasts."""
         domains: Any = self.domains
         return Fanout(
-            Sending(self.pool), self.broadcasts, domains, self.quotas, lambda account_id, domain_id, name: name, Notifier(), self.clock,
-            at_once, BASE, timedelta(days=5), pace=Pace(**pace), screen=screen, tracking=tracking,
+            Sending(self.pool), self.broadcasts, AudienceFigures(self.pool, self.clock), domains, self.quotas,
+            lambda account_id, domain_id, name: name, Notifier(), self.clock, at_once, BASE, timedelta(days=5),
+            pace=Pace(**pace), screen=screen, tracking=tracking,
         )  # fmt: skip
 
     async def start(self) -> None:

@@ -329,6 +329,22 @@ async def test_what_is_missing_at_the_start(rig: BroadcastRig, change: str, stat
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_plan_limits_the_contacts_when_sending_starts(rig: BroadcastRig) -> None:
+    """They may have been added after the broadcast was scheduled."""
+    await rig.contacts(4)
+    rig.quotas.most_contacts = 3
+    broadcast = await rig.schedule()
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.status, found.next_at, await rig.addresses()) == ("draft", None, [])
+    assert found.reason == "Your plan allows broadcasts with up to 3 contacts, and you have more."
+    rig.quotas.most_contacts = 4
+    assert await rig.broadcasts.send(ACCOUNT, broadcast, None, None) is None
+    await rig.fanout.run()
+    assert len(await rig.addresses()) == 4
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_topic_that_is_deleted_meanwhile_pauses_the_broadcast(rig: BroadcastRig) -> None:
     await rig.contacts(30)
     broadcast = await rig.send(topic_id=await rig.topic(True))
