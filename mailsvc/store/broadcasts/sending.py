@@ -140,9 +140,13 @@ class Sending:
 
     async def total(self, account_id: UUID, segment_id: UUID) -> int | None:
         """How many contacts a segment has; None if it does not exist."""
-        if not (await self.pool.rows(SEGMENT, (account_id, segment_id)))[0][0]:
+        if not await self.has_segment(account_id, segment_id):
             return None
         return int((await self.pool.rows(TOTAL, (account_id, segment_id)))[0][0])
+
+    async def has_segment(self, account_id: UUID, segment_id: UUID) -> bool:
+        """Whether it exists and was not deleted."""
+        return bool((await self.pool.rows(SEGMENT, (account_id, segment_id)))[0][0])
 
     async def default(self, account_id: UUID, topic_id: UUID) -> bool | None:
         """Whether contacts without a choice are subscribed to a topic; None if it was deleted."""

@@ -264,6 +264,8 @@ class Broadcasts:
         numbers = {key: properties[key].number if key in properties else "" for key in sorted(used)}
         total, lacking = 0, []
         if found.segment_id is None:
+            problems.append("No segment is chosen.")
+        elif not await self.context.sending.has_segment(found.account_id, found.segment_id):
             problems.append("The segment was deleted.")
         else:
             total, counts = await self.context.recipients.missing(found.account_id, found.segment_id, numbers)

@@ -192,7 +192,7 @@ ROW = View(
         "id": uuid("The broadcast's ID."),
         "name": text("Its name.", "November news"),
         "audience_id": maybe(uuid("The former name of `segment_id`.", "segment_id")),
-        "segment_id": maybe(uuid("The segment. Null if it was deleted.")),
+        "segment_id": maybe(uuid("The segment, which may have been deleted. Null if none was chosen.")),
         "topic_id": maybe(uuid("The topic.")),
         "status": choice("The state.", STATUSES),
         "created_at": time("When it was created."),

@@ -153,6 +153,16 @@ async def test_a_draft_whose_topic_was_deleted_is_not_sent(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_review_says_that_the_segment_was_deleted(rig: ApiRig) -> None:
+    news = await segment(rig)
+    await rig.request("POST", "/contacts", {"email": "ada@example.net", "segments": [{"id": news}]})
+    id_ = await create(rig, news, html='<a href="{{{RESEND_UNSUBSCRIBE_URL}}}">Leave</a>')
+    await rig.request("DELETE", f"/segments/{news}")
+    review = (await rig.request("GET", f"/broadcasts/{id_}/review")).json
+    assert (review["contacts"], review["problems"], review["missing"]) == (0, ["The segment was deleted."], [])
+
+
+@pytest_twisted.ensureDeferred
 async def test_recipients(rig: ApiRig) -> None:
     news = await segment(rig)
     id_ = await create(rig, news, send=True)
