@@ -72,11 +72,11 @@ class PropertyPages:
 
     @page(app, f"{ONE}/change", "POST", access="change_audience")
     async def change(self, request: PageRequest, text: str) -> bytes:
-        found = await self._own(request, text)
+        found, typed = await self._own(request, text), multiline(request, "fallback")
         try:
-            fallback = self._fallback(found.type, multiline(request, "fallback"))
+            fallback = self._fallback(found.type, typed)
         except ValueError as wrong:
-            return await self._listed(request, 422, errors={str(found.id): f"This value {wrong}."})
+            return await self._listed(request, 422, errors={str(found.id): f"This value {wrong}."}, typed={str(found.id): typed})
         line = request.audit_entry("contact property changed", found.key)
         if await self.audience.properties.change(request.account_id, found.id, fallback, [line]) is None:
             raise not_found("property")
