@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import click
 import orjson
+from twisted.internet.task import deferLater
 
 from mailsvc import __version__
 from mailsvc.accounts import archive as archives
@@ -24,7 +25,7 @@ from mailsvc.clock import utc
 from mailsvc.runtime.database import Database
 from mailsvc.settings import plans
 from mailsvc.settings.schema import Settings
-from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.account_data.closing import NOTICED, Closing
 from mailsvc.store.account_data.copying import MOST_QUEUED, Copying
 from mailsvc.store.account_data.inserting import Inserting, Unsuitable
 from mailsvc.store.encryption import key_file
@@ -137,13 +138,16 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
         grace = settings.privacy.grace_days if days is None else days
         at = utc(reactor) + timedelta(days=grace)
         line = by_operator(owner.id, "account closed", f"its data is deleted after {grace} days")
-        if not await closing.close(owner.id, at, [line]) and grace:
+        closed = await closing.close(owner.id, at, [line])
+        if grace and not closed:
             raise Refused(f"{owner.name} is closed: its data will be deleted on {await closing.closes_at(owner.id):%Y-%m-%d}.")
         if grace:
             until = f"Its data will be deleted on {at:%Y-%m-%d}; until then, `mailsvc account reopen` keeps it."
             sentence = f"{owner.name} is suspended. {until}"
             result(as_json, sentence, id=owner.id, data_deleted_at=at)
             return
+        if closed and await processes.running(database.pool):
+            await deferLater(reactor, NOTICED.total_seconds())
         await closing.end(owner.id, [line])
         await _delete(database, owner.id)
 

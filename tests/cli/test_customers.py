@@ -13,10 +13,11 @@ from mailsvc.clock import utc
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks
 from mailsvc.store.mail.accept import Submission
-from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.people.api_keys import Keys, digest
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.processes import ProcessRegistration
 from tests.cli.in_process import InProcess
 from tests.store.fixtures import StoreRig, email
 
@@ -242,3 +243,16 @@ async def test_an_email_is_canceled_once(mailsvc: InProcess, pool: Pool) -> None
     assert "none of its recipients is waiting" in await mailsvc.refuses("email", "cancel", str(queued.email_id))
     assert "There is no email with the ID" in await mailsvc.refuses("email", "cancel", str(uuid4()))
     assert "is not the ID of an email" in await mailsvc.refuses("email", "cancel", "x", status=2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_is_deleted_when_no_process_accepts_its_mail_any_more(mailsvc: InProcess, pool: Pool) -> None:
+    from twisted.internet import reactor
+
+    account, keys, process = await created(mailsvc, "account", "create", "One"), Keys(pool, reactor), ProcessRegistration(pool, reactor)
+    key = digest(await created(mailsvc, "key", "create", "--account", "One"))
+    await process.start("us-east-1", ["http"])
+    assert await keys.find(key) is not None  # the process remembers it for two seconds
+    await mailsvc.prints("account", "close", account, "--days", "0", "--yes")
+    assert await keys.find(key) is None
+    await process.end()

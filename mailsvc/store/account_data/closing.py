@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,8 @@ from mailsvc.clock import utc
 from mailsvc.store.cache import CHANNEL
 from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.pool import Pool
+
+NOTICED = timedelta(seconds=3)  # until all processes know that an account is suspended: they remember its keys for two seconds
 
 _CLOSE = """
 UPDATE accounts SET closes_at = %(at)s, closed_at = %(now)s, suspended_at = coalesce(suspended_at, %(now)s)
@@ -24,7 +26,7 @@ _REOPEN = """
 UPDATE accounts SET closes_at = NULL, closed_at = NULL, suspended_at = nullif(suspended_at, closed_at)
 WHERE id = %(account)s AND closes_at > %(now)s
 """
-_DUE = "SELECT id FROM accounts WHERE closes_at <= %s ORDER BY closes_at"
+_DUE = "SELECT id FROM accounts WHERE closes_at <= %s AND closed_at <= %s ORDER BY closes_at"
 _CLOSING = "SELECT id, closes_at FROM accounts WHERE closes_at IS NOT NULL"
 _CLOSES = "SELECT closes_at FROM accounts WHERE id = %s"
 
@@ -57,8 +59,9 @@ class Closing:
         return dict(await self.pool.rows(_CLOSING))
 
     async def due(self) -> Sequence[UUID]:
-        """The accounts to delete now."""
-        return [account_id for (account_id,) in await self.pool.rows(_DUE, (utc(self.clock),))]
+        """The accounts to delete now. No process accepts mail of them any more, which would stay behind."""
+        now = utc(self.clock)
+        return [account_id for (account_id,) in await self.pool.rows(_DUE, (now, now - NOTICED))]
 
     async def _changed(self, lines: Sequence[Line], sql: str, values: Mapping[str, object]) -> bool:
         done = await changed(self.pool, utc(self.clock).timestamp(), lines, sql, values) > 0
