@@ -8,6 +8,7 @@ import os
 import pwd
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 LISTED = 100
 NAME_MAX = 60  # characters of --as
+LOGIN, NOBODY = Path("/proc/self/loginuid"), 2**32 - 1
 
 
 @click.command("access")
@@ -69,19 +71,32 @@ def account_access(
 
 
 def operator(name: str | None) -> str:
-    """Who runs the command: the system's user, with sudo the user who ran sudo, and the `name` that they gave."""
+    """Who runs the command: the system's user, whoever became that user with sudo, and the `name` that they gave."""
     uid = os.getuid()
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:  # in a container, for example
-        user = f"user {uid}"
-    by_sudo = os.environ.get("SUDO_USER", "")
-    if uid == 0 and by_sudo:
-        user = f"{by_sudo} as {user}"
+    user, person = _called(uid), os.environ.get("SUDO_USER", "") if uid == 0 else ""
+    person = person or _signed_in()
+    if person and person != user:
+        user = f"{person} as {user}"
     given = _plain(name or "")
     if len(given) > NAME_MAX:
         raise click.BadParameter(f"--as can have at most {NAME_MAX} characters.")
     return f"{given} ({user})" if given else user
+
+
+def _called(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # in a container, for example
+        return f"user {uid}"
+
+
+def _signed_in() -> str:
+    """The user who signed in to the system, which stays the same with sudo and runuser, and only root can change. Empty if not known."""
+    try:
+        uid = int(LOGIN.read_text())
+    except (OSError, ValueError):
+        return ""
+    return "" if uid == NOBODY else _called(uid)
 
 
 async def read_content(database: Database, reactor: Any, line: Line, work: Callable[[Transaction], Awaitable[T]]) -> T:

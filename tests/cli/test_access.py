@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 from click.testing import CliRunner
 
+from mailsvc.cli import access
 from mailsvc.cli.access import operator
 from mailsvc.cli.main import main
 from tests.cli.test_cli import Command
@@ -103,7 +104,8 @@ def test_wrong_usage(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     assert done.exit_code == 2 and says in done.output
 
 
-def test_who_ran_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_ran_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(access, "LOGIN", login := tmp_path / "loginuid")
     monkeypatch.setattr("os.getuid", lambda: 0)
     monkeypatch.setenv("SUDO_USER", "ann")
     assert (operator(None), operator(" Ann\x1b ")) == ("ann as root", "Ann (ann as root)")
@@ -111,4 +113,10 @@ def test_who_ran_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert operator(None) == "root"
     monkeypatch.setattr("os.getuid", lambda: 3_000_000)
     monkeypatch.setenv("SUDO_USER", "ann")  # only root's is believed
+    assert operator(None) == "user 3000000"
+    login.write_text("4294967295")  # nobody signed in
+    assert operator(None) == "user 3000000"
+    login.write_text("3000001")  # and then became the user of the daemon, as the documentation says
+    assert operator("Ann") == "Ann (user 3000001 as user 3000000)"
+    login.write_text("3000000")
     assert operator(None) == "user 3000000"
