@@ -47,7 +47,8 @@ async def test_mistakes_are_explained(pool: Pool) -> None:
         assert ('class="confirm" open' in shown.text) == ('value="on" checked' in shown.text) == (path == "erase")
     shown = await ann.post(f"{PAGE}/erase", {"email": ANN})
     assert shown.status == 422 and '"d-erase">It is the address of the only admin of Acme.' in shown.text
-    with rig.assembly.erasing.turn.take():
+    [(account_id,)] = await pool.rows("SELECT id FROM accounts")
+    with rig.assembly.erasing.turn.take(account_id):
         assert (await ann.post(f"{PAGE}/find", {"email": ZOE})).status == 503
 
 

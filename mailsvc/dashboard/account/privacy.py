@@ -37,7 +37,7 @@ class PrivacyPages:
             return await self._invalid(request)
         await request.write_audit_entry("address searched")
         try:
-            with self.erasing.turn.take():
+            with self.erasing.turn.take(request.account_id):
                 found = await self._finder(request, email).find()
         except Busy:
             return await self._shown(request, 503, email=email, errors={"email": _BUSY})
@@ -51,7 +51,7 @@ class PrivacyPages:
             return await self._invalid(request)
         await request.write_audit_entry("personal data exported")
         try:
-            with self.erasing.turn.take():
+            with self.erasing.turn.take(request.account_id):
                 await request.download("personal-data.jsonl", "application/x-ndjson", archive_lines(self._finder(request, email)))
         except Busy:
             return await self._shown(request, 503, email=email, errors={"email": _BUSY})

@@ -57,7 +57,7 @@ ERASURE = View(
 
 @attrs.define(eq=False)
 class Privacy:
-    """Only one request at a time reads all data of its account."""
+    """Only one request of an account at a time reads all its data."""
 
     app = collection()
     erasing: Recorded
@@ -76,7 +76,7 @@ class Privacy:
     async def _find(self, request: Request) -> bytes:
         finder = await self._finder(request)
         try:
-            with self.erasing.turn.take():
+            with self.erasing.turn.take(request.caller.account_id):
                 found = await finder.find()
         except Busy:
             raise unavailable(BUSY) from None
@@ -92,7 +92,7 @@ class Privacy:
     async def export(self, request: Request) -> bytes:
         finder = await self._finder(request)
         try:
-            with self.erasing.turn.take():
+            with self.erasing.turn.take(request.caller.account_id):
                 request.content_type = b"application/x-ndjson"
                 request.setResponseCode(200)
                 await request.stream(archive_lines(finder))

@@ -50,25 +50,29 @@ class Message:
 
 
 class Busy(Exception):
-    """Somebody else reads all data at the moment."""
+    """Others read all data at the moment."""
 
 
 @attrs.define(eq=False)
 class Turn:
-    """Only one request of a process reads all data of its account at a time."""
+    """Of the requests of a process, one of each account reads all its data at a time, and those of `most` accounts.
 
-    _taken: bool = attrs.field(default=False, init=False)
+    A client that reads the archive slowly keeps its turn for as long, so it must not be the only one.
+    """
+
+    most: int = 4
+    _taken: set[UUID] = attrs.field(factory=set, init=False)
 
     @contextmanager
-    def take(self) -> Iterator[None]:
+    def take(self, account_id: UUID) -> Iterator[None]:
         """Raises Busy."""
-        if self._taken:
+        if account_id in self._taken or len(self._taken) >= self.most:
             raise Busy
-        self._taken = True
+        self._taken.add(account_id)
         try:
             yield
         finally:
-            self._taken = False
+            self._taken.discard(account_id)
 
 
 @attrs.frozen

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncGenerator
+from uuid import UUID
 
 import orjson
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
+from mailsvc.http.request import Request
 from mailsvc.store.console.operators import Operators
+from mailsvc.store.privacy.finding import Busy, Turn
 from tests.http.api_rig import ApiRig
 from tests.store.encryption.test_secrets import ENCRYPTION
 
@@ -75,12 +79,37 @@ async def test_operators_are_not_found(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_only_one_request_reads_everything_at_a_time(rig: ApiRig) -> None:
+async def test_only_one_request_of_an_account_reads_everything_at_a_time(rig: ApiRig) -> None:
     first: Deferred[object] = rig.request("POST", "/privacy/find", {"email": ANN})
     second = await rig.request("POST", "/privacy/find", {"email": ANN})
     assert (second.status, second.headers["retry-after"]) == (503, "30")
     await first
     assert (await rig.request("POST", "/privacy/find", {"email": ANN})).status == 200
+
+
+@pytest_twisted.ensureDeferred
+async def test_another_account_does_not_wait_for_a_client_that_reads_slowly(rig: ApiRig) -> None:
+    await rig.request("POST", "/emails", MAIL)
+    stream = Request.stream
+
+    async def slowly(request: Request, chunks: AsyncGenerator[bytes, None]) -> bool:
+        found.append((await rig.request("POST", "/privacy/find", {"email": ANN}, rig.foreign_key)).status)
+        found.append((await rig.request("POST", "/privacy/find", {"email": ANN})).status)
+        return await stream(request, chunks)
+
+    found: list[int] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Request, "stream", slowly)
+        assert (await rig.request("POST", "/privacy/export", {"email": ANN})).status == 200
+    assert found == [200, 503]
+
+
+def test_few_accounts_read_everything_at_a_time() -> None:
+    turn, accounts = Turn(most=2), [UUID(int=number) for number in range(3)]
+    with turn.take(accounts[0]), turn.take(accounts[1]), pytest.raises(Busy), turn.take(accounts[2]):
+        pass
+    with turn.take(accounts[2]):
+        pass
 
 
 @pytest_twisted.ensureDeferred
