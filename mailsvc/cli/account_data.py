@@ -23,11 +23,12 @@ from mailsvc.cli.privacy import certificate
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.runtime.database import Database
-from mailsvc.settings import plans
+from mailsvc.settings import plans, regions
 from mailsvc.settings.schema import Settings
 from mailsvc.store.account_data.closing import NOTICED, Closing
 from mailsvc.store.account_data.copying import MOST_QUEUED, Copying
 from mailsvc.store.account_data.inserting import Inserting, Unsuitable
+from mailsvc.store.domains.domains import Domains
 from mailsvc.store.encryption import key_file
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import Encryption, EncryptionError, fingerprint
@@ -100,6 +101,10 @@ def account_import(settings: Settings, /, archive: Path, key: Path) -> None:
         for table, count in inserting.left_out.items():
             why = "other encryption keys hashed them" if table == "erased_suppressions" else "older than this installation keeps them"
             click.echo(f"{table}: {count:,} were left out: {why}.")
+        for domain in (await Domains(database.pool, reactor, database.encryption).list(manifest.account_id))[0]:
+            if domain.region not in regions.all_regions(settings):
+                move = f"mailsvc domain region {domain.name} REGION --account {manifest.account_id}"
+                click.echo(f"{domain.name} is in the region {domain.region}, which does not exist here: its mail waits. Move it: {move}")
 
     run_with_database(settings, work)
 

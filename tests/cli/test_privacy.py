@@ -151,3 +151,20 @@ def test_an_account_whose_deletion_was_interrupted_is_not_reopened(mailsvc: Comm
         cursor.execute("DROP TABLE needs")
     connection.close()
     assert json.loads(mailsvc.prints("account", "close", str(ACCOUNT), "--days", "0", "--yes"))["state"] == "finished"
+
+
+def test_domains_of_a_region_that_does_not_exist_here_are_named_after_an_import(mailsvc: Command, tmp_path: Path) -> None:
+    account = mailsvc.prints("account", "create", "Example Ltd")
+    mailsvc.prints("domain", "add", "shop.example.com", "--account", account)
+    mailsvc.prints("domain", "add", "mail.example.com", "--account", account, "--region", "eu-west-1")
+    mailsvc.prints("account", "access", account, "--reason", "it moves")
+    archive, key = str(tmp_path / "account.zip"), str(tmp_path / "account.key")
+    mailsvc.prints("account", "export", account, "--output", archive, "--key", key)
+    mailsvc.prints("account", "close", account, "--days", "0", "--yes")
+    one = '[regions.us-east-1]\nhost = "out.example.net"\n'
+    mailsvc.config.write_text('region = "eu-west-1"\n' + mailsvc.config.read_text().replace(one, ""))
+    _, *lines = mailsvc.prints("account", "import", archive, "--key", key).splitlines()
+    [line] = [each for each in lines if "region" in each]
+    assert line.startswith("shop.example.com is in the region us-east-1, which does not exist here: its mail waits.")
+    moved = line.partition("Move it: mailsvc ")[2].replace("REGION", "eu-west-1")
+    assert "out.eu.example.net" in mailsvc.prints(*moved.split())
