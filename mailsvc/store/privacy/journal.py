@@ -56,7 +56,7 @@ class Journal:
     days: int
 
     def add(self, entry: Entry) -> None:
-        """Write an entry. Afterwards it survives a power failure."""
+        """Write an entry. Afterwards it survives a power failure. Raises JournalError, for example if the disk is full."""
         content = {"account": entry.account, "email": entry.email, "suppress": entry.suppress}
         encrypted = self.encryption.encrypt(orjson.dumps(content), entry.id)
         with self._opened() as fd:
@@ -65,9 +65,9 @@ class Journal:
             try:
                 _write(fd, f"{entry.id} {entry.day} {base64.b64encode(encrypted).decode()}\n".encode(), end)
                 os.fsync(fd)
-            except OSError:
+            except OSError as error:
                 os.ftruncate(fd, end)
-                raise
+                raise JournalError(f"The erasure journal {self.file} cannot be written: {error.strerror}.") from None
         if not end:
             key_file.sync(self.file.parent)
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator
+from datetime import date
+from pathlib import Path
 from uuid import UUID
 
 import orjson
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
+from mailsvc.http.answer import translated
 from mailsvc.http.request import Request
 from mailsvc.store.console.operators import Operators
 from mailsvc.store.privacy.finding import Busy, Turn
+from mailsvc.store.privacy.journal import Entry, Journal, JournalError
 from tests.http.api_rig import ApiRig
 from tests.store.encryption.test_secrets import ENCRYPTION
 
@@ -102,6 +107,12 @@ async def test_another_account_does_not_wait_for_a_client_that_reads_slowly(rig:
         patched.setattr(Request, "stream", slowly)
         assert (await rig.request("POST", "/privacy/export", {"email": ANN})).status == 200
     assert found == [200, 503]
+
+
+def test_an_erasure_that_the_journal_cannot_take_is_refused_for_the_time_being(tmp_path: Path) -> None:
+    with pytest.raises(JournalError) as refused:
+        Journal(tmp_path / "none" / "erasures", ENCRYPTION, 35).add(Entry(UUID(int=1), date(2026, 1, 1), None, ANN))
+    assert translated(Failure(refused.value)).status == 503
 
 
 def test_few_accounts_read_everything_at_a_time() -> None:

@@ -68,7 +68,7 @@ def test_an_entry_that_does_not_fit_on_the_disk_leaves_the_others(journal: Journ
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (journal.file.stat().st_size + 20, limits[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(JournalError, match=r"erasures cannot be written: File too large\."):
             journal.add(entry(2, date(2026, 1, 2)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
