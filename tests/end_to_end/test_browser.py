@@ -93,6 +93,7 @@ def test_signing_up_to_two_factor_authentication(page: Page, daemon: Daemon) -> 
     page.get_by_role("button", name="Add domain").click()
     expect(page.locator("#d-name")).to_be_visible()  # shown beside the field
     assert domain.input_value() == "acme.invalid"
+    expect(domain).to_be_focused()
     domain.fill("mail.acme-example.com")
     page.get_by_role("button", name="Add domain").click()
     expect(page.get_by_role("heading", name="DNS records")).to_be_visible()

@@ -54,6 +54,9 @@ document.addEventListener("change", (event) => {
   if (event.target.closest("[data-submit]")) event.target.form.requestSubmit();
 });
 
+// After a mistake in a form, its first wrong field has the focus: it can be anywhere on the page.
+document.querySelector("main [aria-invalid=true]")?.focus();
+
 // Questions in place (templates/parts.html, confirm): Back and the Escape key close them.
 function close(question) {
   question.open = false;
