@@ -111,6 +111,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
+def sentence(text: str) -> str:
+    """With a capital at its beginning. Names in it keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
 def number(count: int) -> str:
     return f"{count:,}"
 
@@ -158,7 +163,7 @@ def environment(*folders: Path, **shared: Any) -> Environment:
     )
     environment.filters |= {
         "stamp": stamp, "clock": clock, "size": size, "duration": duration, "number": number, "browser": browser, "span": span,
-        "address": address, "in_unicode": in_unicode,
+        "address": address, "in_unicode": in_unicode, "sentence": sentence,
     }  # fmt: skip
     environment.globals |= {"ago": ago, "status_of": status, "summary_of": summary, **shared}
     return environment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyotp
 import pytest
@@ -18,7 +18,7 @@ from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, DashboardRig, session
+from tests.dashboard.fixtures import HASHED, NOW, PASSWORD, Browser, DashboardRig, session
 
 SECURITY = "/dashboard/settings/security"
 ANN = "ann@example.com"
@@ -282,6 +282,8 @@ async def test_the_audit_log_is_append_only_and_for_admins(pool: Pool, monkeypat
     for sql in ("UPDATE audit SET action = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
         with pytest.raises(StoreError, match="append-only"):
             await pool.run(sql)
+    page = await browser.get("/dashboard/settings/audit")
+    assert f">{datetime.fromtimestamp(NOW, UTC):%Y-%m-%d %H:%M:%S} UTC</time>" in page.text  # not only “2 seconds ago”
     monkeypatch.setattr("mailsvc.store.people.audit.PAGE", 2)
     pieces: list[bytes] = []
     monkeypatch.setattr(csv_file, "lines", lambda rows, lines=csv_file.lines: pieces.append(lines(rows)) or pieces[-1])
