@@ -31,6 +31,8 @@ async def test_an_invitation_keeps_its_role(pool: Pool) -> None:
     form = shown.text.partition('action="/dashboard/settings/invite"')[2]
     wrong(shown, 'value="bob@"')
     assert 'value="billing" selected' in form and form.count(" selected") == 1
+    assert '<a href="/dashboard/settings" aria-current="page">Team</a>' in shown.text  # as on the page of the form
+    assert "Emails, domains, API keys, webhooks" in shown.text
 
 
 @pytest_twisted.ensureDeferred
