@@ -20,12 +20,12 @@ def test_the_next_plan_is_the_smallest_with_more_emails() -> None:
     assert following(None, PLANS) is None
 
 
-async def shown(pool: Pool, plan: str | None, role: str = "billing") -> str:
+async def shown(pool: Pool, plan: str | None, role: str = "billing", ramp: int | None = None) -> str:
     rig = DashboardRig(pool)
     rig.assembly.quotas = Quotas(Quota(pool), rig.clock, PLANS)
     rig.pages = rig.assembly.resource()
     account_id = await rig.account()
-    await pool.run("UPDATE accounts SET plan = %s WHERE id = %s", (plan, account_id))
+    await pool.run("UPDATE accounts SET plan = %s, ramp = %s WHERE id = %s", (plan, ramp, account_id))
     await rig.person("ann@example.com", account_id, role)  # type: ignore[arg-type]
     browser = rig.browser()
     await browser.sign_in("ann@example.com")
@@ -50,6 +50,12 @@ async def test_the_largest_plan_has_no_next_one(pool: Pool) -> None:
 @pytest_twisted.ensureDeferred
 async def test_an_account_without_a_plan_is_told_so(pool: Pool) -> None:
     assert "This account has no quota." in await shown(pool, None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_new_account_without_a_plan_sees_its_limit(pool: Pool) -> None:
+    page = await shown(pool, None, ramp=200)
+    assert "0 of 200" in page and "The daily limit of a new account grows" in page and "This account has no quota." not in page
 
 
 @pytest_twisted.ensureDeferred

@@ -42,7 +42,7 @@ class PlanPage:
             larger=larger,
             rows=_compared(plan, larger),
             meters=meters,
-            growing=plan is not None and self.quotas.limits(account.plan, account.ramp) != plan.limits,
+            growing=self.quotas.limits(account.plan, account.ramp) != self.quotas.limits(account.plan),
         )
 
 
