@@ -548,8 +548,10 @@ async def test_a_key_can_expire(pool: Pool) -> None:
     [key] = (await rig.assembly.keys.list(account_id))[0]
     assert key.expires_at == key.created_at + timedelta(days=90)
     rig.clock.advance(91 * 86400)
+    await rig.assembly.keys.create(account_id, "Office", "sending_access", networks=["192.0.2.0/24", "2001:db8::/48"])
     ann = await rig.inside("ann@example.com")
-    assert "Expired" in (await ann.get("/dashboard/keys")).text
+    shown = (await ann.get("/dashboard/keys")).text
+    assert "Expired" in shown and shown.count("Only from 192.0.2.0/24, 2001:db8::/48") == 1
 
 
 @pytest_twisted.ensureDeferred
