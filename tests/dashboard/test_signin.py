@@ -195,6 +195,19 @@ async def test_an_account_can_require_two_factor_authentication(pool: Pool) -> N
     assert (await bob.get("/dashboard/settings")).location == SECURITY
 
 
+@pytest_twisted.ensureDeferred
+async def test_removing_an_authenticator_app_twice_is_one_change(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    ann = await rig.inside(ANN)
+    await with_app(ann)
+    await ann.get(SECURITY)
+    assert (await ann.post(f"{SECURITY}/totp/off")).query == {"done": "totp-off"}
+    assert (await ann.post(f"{SECURITY}/totp/off")).location == SECURITY
+    assert (await rig.audit(account_id)).count(("second factor removed", "authenticator app")) == 1
+    assert rig.mailer.subjects(ANN).count("Your authenticator app was removed") == 1
+
+
 # Sessions
 
 

@@ -70,7 +70,9 @@ class PasskeyPages:
     async def rename(self, request: PageRequest, text: str) -> bytes:
         name = request.single_line("name")[:NAME]
         entry = request.own_audit_entry("passkey renamed", name)
-        if name and not await self.context.passkeys.rename(request.user_session.user_id, request.uuid(text, "passkey"), name, [entry]):
+        if not name:
+            return request.redirect(SECURITY)
+        if not await self.context.passkeys.rename(request.user_session.user_id, request.uuid(text, "passkey"), name, [entry]):
             raise not_found("passkey")
         return request.redirect(SECURITY, done="passkey-named")
 

@@ -129,7 +129,8 @@ class Security:
     @page(app, f"{SECURITY}/totp/off", "POST", access="member", reauthenticate=True)
     async def totp_off(self, request: PageRequest) -> bytes:
         user = await self._user(request)
-        await self.context.users.end_totp(user.id, [request.own_audit_entry("second factor removed", "authenticator app")])
+        if not await self.context.users.end_totp(user.id, [request.own_audit_entry("second factor removed", "authenticator app")]):
+            return request.redirect(SECURITY)
         await self.authentication.send_notice(request, user.email, "authenticator app was removed")
         return request.redirect(SECURITY, done="totp-off")
 

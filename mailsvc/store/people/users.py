@@ -303,16 +303,18 @@ class Users:
         [(left,)] = await self._pool.rows("SELECT count(*) FROM recovery_codes WHERE user_id = %s", (user_id,))
         return int(left)
 
-    async def end_totp(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
-        """Also deletes the recovery codes if it was the last second factor."""
+    async def end_totp(self, user_id: UUID, lines: Sequence[Line] = ()) -> bool:
+        """Remove the app; whether there was one. Also deletes the recovery codes if it was the last second factor."""
 
-        async def end(tx: Transaction) -> None:
+        async def end(tx: Transaction) -> bool:
             await tx.run(LOCK, (user_id,))
-            await tx.run(END_TOTP, (user_id,))
+            if not await tx.run(f"{END_TOTP} AND totp_at IS NOT NULL", (user_id,)):
+                return False
             await tx.run(END_CODES, (user_id,))
             await write(tx, lines, unix(self._clock))
+            return True
 
-        await self._pool.transact(end)
+        return await self._pool.transact(end)
 
     async def forget_second_factors(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
         """Remove all second factors of a user who has lost them, and end all sessions."""
