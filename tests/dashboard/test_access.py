@@ -168,6 +168,18 @@ async def test_accepting_an_invitation_while_its_inviter_is_removed_is_serialize
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_audit_log_says_whose_invitation_was_revoked(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    ann = await rig.inside(ANN)
+    path = await invited(rig, ann, BOB, "billing")
+    withdraw = (await ann.get("/dashboard/settings")).found(r'action="([^"]+/withdraw)"')
+    assert (await ann.post(withdraw)).location.endswith("done=withdrawn")
+    assert (await ann.post(withdraw)).status == 404 and await accepted(rig.browser(), path) == 410
+    assert (await rig.audit(account_id))[-1] == ("invitation revoked", f"{BOB} as billing")
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_invitation_gives_its_role_to_somebody_who_has_joined_by_single_sign_on_since(pool: Pool) -> None:
     rig = DashboardRig(pool)
     await rig.person(ANN, account_id := await rig.account())

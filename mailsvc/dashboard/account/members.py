@@ -140,8 +140,11 @@ class MemberPages:
 
     @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", access="administer")
     async def withdraw(self, request: PageRequest, text: str) -> bytes:
-        entry = request.audit_entry("invitation revoked")
-        if not await self.context.sessions.withdraw(request.account_id, request.uuid(text, "invitation"), [entry]):
+        id_, sessions = request.uuid(text, "invitation"), self.context.sessions
+        found = next((one for one in await sessions.invitations(request.account_id) if one.id == id_), None)
+        if found is None or not await sessions.withdraw(
+            request.account_id, id_, [request.audit_entry("invitation revoked", f"{found.email} as {found.role}")]
+        ):
             raise not_found("invitation")
         return request.redirect(SETTINGS, done="withdrawn")
 
