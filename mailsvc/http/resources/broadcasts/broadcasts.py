@@ -33,6 +33,7 @@ from mailsvc.store.broadcasts.sending import Member
 from mailsvc.store.broadcasts.values import Broadcast, Content
 
 SAMPLE_LINK = "https://example.com/unsubscribe"  # in previews
+_KEPT = ("name", "segment_id", "audience_id", "from", "subject")  # every broadcast has them
 
 
 @attrs.define(eq=False)
@@ -103,7 +104,7 @@ class Broadcasts:
     async def _update(self, request: Request, id: str) -> bytes:
         broadcast_id = parameters.uuid(id, "id")
         changes = await self.reader.read(
-            request, lambda value, rules: _changes(fields.UPDATE.read(value, "", rules), set(value) & set(fields.UPDATE.fields))
+            request, lambda value, rules: _changes(fields.UPDATE.read(value, "", rules), _present(value))
         )  # fmt: skip
         for name, field in (("sender", "from"), ("subject", "subject"), ("segment_id", "segment_id"), ("name", "name")):
             if name in changes and changes[name] is None:
@@ -365,6 +366,11 @@ def _changes(given: Mapping[str, Any], present: set[str]) -> dict[str, Any]:
     if "reply_to" in present:
         found["reply_to"] = None if given["reply_to"] is None else tuple(each.display for each in given["reply_to"])
     return found
+
+
+def _present(value: Mapping[str, Any]) -> set[str]:
+    """The fields that a request changes. Null leaves those as they are that every broadcast has."""
+    return {name for name in fields.UPDATE.fields if name in value and not (value[name] is None and name in _KEPT)}
 
 
 def _placeholders(parts: Sequence[str], fallbacks: Mapping[str, str | None]) -> tuple[list[str], frozenset[str], bool]:

@@ -43,9 +43,11 @@ async def test_a_draft_is_created_changed_and_read(rig: ApiRig) -> None:
     assert (shown["from"], shown["reply_to"], shown["preview_text"]) == ("Acme <news@example.test>", ["a@example.test"], "What's new")
     assert (shown["html"], shown["text"], shown["counts"]) == (HTML, "", {})
     changes = {"broadcast_id": id_, "name": "November", "topic_id": None, "reply_to": ["b@example.test"]}
+    changes |= {"from": None, "subject": None, "segment_id": None, "audience_id": None}
     assert (await rig.request("PATCH", f"/broadcasts/{id_}", changes)).json == {"object": "broadcast", "id": id_}
     shown = (await rig.request("GET", f"/broadcasts/{id_}")).json
     assert (shown["name"], shown["topic_id"], shown["reply_to"], shown["html"]) == ("November", None, ["b@example.test"], HTML)
+    assert (shown["from"], shown["subject"], shown["segment_id"]) == ("Acme <news@example.test>", "Hi {{{FIRST_NAME|you}}}", news)
     [row] = (await rig.request("GET", "/broadcasts")).json["data"]
     assert row == {key: shown[key] for key in row}
     assert (await rig.request("DELETE", f"/broadcasts/{id_}")).json == {"object": "broadcast", "id": id_, "deleted": True}
