@@ -460,7 +460,7 @@ def test_a_webhook_is_sent_again_and_a_suppression_is_added_and_removed(daemon: 
         assert outsider.get(path).status == 404
     for what in ("change", "test", "delete"):
         assert outsider.post(f"{added.location}/{what}", {"url": "https://a.example", "on:email.sent": "1"}).status == 404
-    wrong = owner.post(f"{added.location}/change", {"url": "https://a.example:99999", "on:email.bounced": "1"})
+    wrong = owner.post(f"{added.location}/change", {"url": "https://a.example:99999", "on:email.bounced": "1", "enabled": "on"})
     assert wrong.status == 422 and 'value="https://a.example:99999" aria-invalid="true"' in wrong.text and "Signing secret" in wrong.text
     assert wrong.text.count(" checked") == 2  # what was chosen, and that it is enabled
     assert owner.post(f"{added.location}/delete").location.endswith("done=deleted")
