@@ -32,5 +32,5 @@ async def look_up_current(resolver: Resolver, query: str, lists: Sequence[str]) 
 
 
 async def lists_everything(resolver: Resolver, zone: str) -> bool:
-    """Whether a list was given up: it lists 127.0.0.1, which no list in use does (5782 §5). Those of domains then do the same."""
+    """Whether a list was given up: it lists 127.0.0.1, which no list in use does (5782 §5), neither of addresses nor of domains."""
     return isinstance(await resolver.addresses(f"1.0.0.127.{zone}"), Records)

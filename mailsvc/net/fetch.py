@@ -52,7 +52,7 @@ ADDRESSES = 3  # that are tried for each request
 HOSTS = 50  # whose TLS contexts are cached; each takes almost a megabyte
 CONNECT = 5.0  # seconds for each address
 DETAIL = 200  # characters of a parser's error message
-_HOST = "host.invalid"  # that libraries get: they encode names again, and refuse those that IDNA does not have, such as my_shop.example
+_HOST = "host.invalid"  # in the URL that treq gets; the request has the real host, which IDNA may not have, such as my_shop.example
 
 log = Logger()
 
@@ -295,7 +295,7 @@ class HttpConnection:
 
 
 def _tls_options(host: str, more: Mapping[str, Any]) -> Any:
-    """The TLS options of Twisted. It sets names that IDNA does not have afterwards: DNS and certificates can have them."""
+    """Twisted's options that verify `host`. A name that IDNA does not have is set afterwards: DNS and certificates can have it."""
     try:
         return optionsForClientTLS(host, **more)
     except UnicodeError:

@@ -1,9 +1,8 @@
 """`make bench`: mailsvc beside Postfix with OpenDKIM, the same mails in the same round, and what each costs.
 
-Everything on loopback, with loads (SMTP in C, HTTP in Python) and a sink in C that are not the bottleneck; bounded in
-number, so that a run ends.
-Each way in is measured at all of them, one right after the other, because a machine's speed changes. The table has the medians of the
-ratios, with the lowest and the highest.
+Everything on loopback, with loads (SMTP in C, HTTP in Python) and a sink in C that are not the bottleneck; bounded in number, so that a
+run ends. Each way in is measured at all of them, one right after the other, because a machine's speed changes. The table has the medians
+of the ratios, with the lowest and the highest.
 """
 
 from __future__ import annotations
