@@ -62,7 +62,7 @@ SELECT a.id, %(hash)s, %(key)s, %(id)s, 'manual', %(now)s FROM accounts a
 WHERE a.id = %(account)s::uuid ON CONFLICT (account_id, hash) DO NOTHING
 """
 _USERS = "SELECT id FROM users WHERE email = ANY (%(addresses)s) ORDER BY id LIMIT 1 FOR UPDATE"
-# The admins of each account in which the person is one. Locked, so that two of them cannot be erased at the same time, or remove each other.
+# The admins of each account in which the person is one. Locked, so that no two of them are erased at the same time, or remove each other.
 _ADMINS = """
 SELECT account_id, user_id FROM members WHERE role = 'admin' AND account_id IN (
     SELECT account_id FROM members WHERE user_id = %(user)s AND role = 'admin' AND (%(account)s::uuid IS NULL OR account_id = %(account)s)

@@ -369,7 +369,7 @@ def _changes(given: Mapping[str, Any], present: set[str]) -> dict[str, Any]:
 
 
 def _present(value: Mapping[str, Any]) -> set[str]:
-    """The fields that a request changes. Null leaves those as they are that every broadcast has."""
+    """The fields that a request changes. Null changes none of those that every broadcast has."""
     return {name for name in fields.UPDATE.fields if name in value and not (value[name] is None and name in _KEPT)}
 
 
