@@ -7,6 +7,7 @@ Following a reply: reactions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -18,7 +19,8 @@ Then = Literal["pause", "slow"]
 DEFAULT_POOL = "default"  # as people write it
 OTHERS = "other"  # all destinations without a provider, when a source warms up
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-_LIMITS = ("connections", "messages_per_connection", "connections_per_minute", "messages_per_second")
+_WHOLE = ("connections", "messages_per_connection")
+_LIMITS = (*_WHOLE, "connections_per_minute", "messages_per_second")
 _REACTION = {"code", "enhanced", "text", "then", "minutes", "messages_per_minute", "because", "sample"}
 
 
@@ -178,8 +180,8 @@ def _provider(name: str, table: Any) -> Provider:
     if not isinstance(match, list) or not match or not all(isinstance(each, str) and each.startswith(".") for each in match):
         raise BadRules(f'{where} needs `match`, a list of endings such as ".example.com".')
     for key in _LIMITS:
-        if key in table and (type(table[key]) not in (int, float) or table[key] <= 0):
-            raise BadRules(f"{where} has {key} = {table[key]!r}; expected a number above 0.")
+        if key in table and not _positive(table[key], whole=key in _WHOLE):
+            raise BadRules(f"{where} has {key} = {table[key]!r}; expected a {'whole ' if key in _WHOLE else ''}number above 0.")
     if type(table.get("chunking", True)) is not bool:
         raise BadRules(f"{where} has chunking = {table['chunking']!r}; expected true or false.")
     limits = Limits(**{key: table[key] for key in _LIMITS if key in table})
@@ -196,7 +198,13 @@ def _warm_up(where: str, table: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(given)
 
 
+def _positive(value: Any, *, whole: bool = False) -> bool:
+    return type(value) in ((int,) if whole else (int, float)) and 0 < value < math.inf
+
+
 def _reactions(owner: str, tables: Any) -> tuple[Reaction, ...]:
+    if not isinstance(tables, list):
+        raise BadRules("`reply` must be a list of tables, written as [[reply]] or [[provider.NAME.reply]].")
     return tuple(_reaction(f"{owner}-{number}", table) for number, table in enumerate(tables, 1))
 
 
@@ -207,10 +215,15 @@ def _reaction(name: str, table: Any) -> Reaction:
     _only(table, _REACTION, where)
     if not {"code", "enhanced", "text"} & table.keys():
         raise BadRules(f"{where} needs at least one of `code`, `enhanced` and `text`.")
+    if "code" in table and not (type(table["code"]) is int and 400 <= table["code"] <= 599):
+        raise BadRules(f"{where} has code = {table['code']!r}; expected a number from 400 to 599.")
+    for key in ("enhanced", "text", "because", "sample"):
+        if not isinstance(table.get(key, ""), str):
+            raise BadRules(f"{where} has {key} = {table[key]!r}; expected text in quotes.")
     if table.get("then") not in ("pause", "slow"):
         raise BadRules(f'{where} has then = {table.get("then")!r}; expected "pause" or "slow".')
     minutes, rate = table.get("minutes", 0), table.get("messages_per_minute", 6)
-    if type(minutes) not in (int, float) or minutes <= 0 or type(rate) not in (int, float) or rate <= 0:
+    if not (_positive(minutes) and _positive(rate)):
         raise BadRules(f"{where} needs `minutes` above 0, and `messages_per_minute` above 0.")
     if not table.get("because"):
         raise BadRules(f"{where} needs `because`, which is shown as the reason of waiting recipients.")
