@@ -44,14 +44,15 @@ def result_of(result: Awaitable[Any]) -> Any:
     return got[0]
 
 
-async def served(**bad: Any) -> tuple[DnsServer, Resolver]:
+async def served(*, seconds: float = 30.0, retry_after: float = 10.0, **bad: Any) -> tuple[DnsServer, Resolver]:
+    """By default, the resolver waits long enough for a busy machine."""
     from twisted.internet import reactor
 
     server = DnsServer(ZONES)
     for name, value in bad.items():
         setattr(server, name, value)
     await server.start(reactor)
-    return server, Resolver(reactor, [server.address], seconds=0.5, retry_after=0.2)
+    return server, Resolver(reactor, [server.address], seconds=seconds, retry_after=retry_after)
 
 
 @pytest_twisted.ensureDeferred
@@ -142,7 +143,8 @@ async def test_forged_answers_are_ignored() -> None:
 async def test_failures_are_returned_within_the_deadline() -> None:
     from twisted.internet import reactor
 
-    server, resolver = await served(rcodes={"example.com": "SERVFAIL", "mx1.example.com": "REFUSED"}, silent={"six.example.com"})
+    rcodes = {"example.com": "SERVFAIL", "mx1.example.com": "REFUSED"}
+    server, resolver = await served(seconds=0.5, retry_after=0.2, rcodes=rcodes, silent={"six.example.com"})
     try:
         failed = await resolver.mx("example.com")
         assert isinstance(failed, Temporary)
