@@ -43,11 +43,12 @@ def replaced(message: bytes, part: HtmlPart, rewrite: Callable[[str], str]) -> b
         return None
     if written == html:
         return None
-    encoding, body = b"quoted-printable", b""
-    if part.encoding == "base64":
+    encoding, lines = b"quoted-printable", content.replace(b"\r\n", b"\n")
+    # As quoted-printable, a CR alone would leave as it is, which no server accepts, and the line ends of UTF-16 would be doubled.
+    if part.encoding == "base64" or b"\r" in lines or b"\0" in lines:
         encoding, body = b"base64", transfer_encoding.encode_base64(content)
     else:
-        body = transfer_encoding.quoted_printable(content.replace(b"\r\n", b"\n"))
+        body = transfer_encoding.quoted_printable(lines)
     block = message[part.start : part.body - 2]
     block = _ENCODING.sub(b"", block) + b"Content-Transfer-Encoding: " + encoding + b"\r\n"
     return b"".join([message[: part.start], block, b"\r\n", body, message[part.end :]])

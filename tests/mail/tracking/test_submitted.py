@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from email import policy
+from email import message_from_bytes, policy
 from email.message import EmailMessage
 
 import pytest
@@ -73,6 +73,24 @@ def test_messages_of_one_part(message: bytes, html: str | None) -> None:
     assert written is not None
     assert (mime.parse(written).html or "").strip() == html.replace("https://x.example/", "NEW").strip()
     assert written.count(b"ransfer-") == 1 and b"X-After: y\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n" in written
+
+
+@pytest.mark.parametrize(
+    ("content", "charset"),
+    [
+        (HTML.replace("\r\n", "\r\r\n") * 3, "utf-8"),  # of "=0D" at the end of each line
+        (HTML.replace("\r\n", "\r") * 3, "utf-8"),
+        ("\r" + HTML + "\r", "utf-8"),
+        (HTML * 3, "utf-16-le"),
+        (HTML.replace("\r\n", "\n") * 3, "utf-16-be"),
+    ],
+)
+def test_encoded_line_ends_stay_encoded(content: str, charset: str) -> None:
+    """SMTP allows CR and LF only together, so a message that has one alone is never sent."""
+    encoded = b"=\r\n".join(b"=%02X" % byte for byte in content.encode(charset))
+    written = tracked(simple("quoted-printable", encoded, charset))
+    assert written is not None and b"\r" not in written.replace(b"\r\n", b"")
+    assert message_from_bytes(written).get_payload(decode=True) == content.replace("https://x.example/", "NEW").encode(charset)
 
 
 @pytest.mark.parametrize("kind", ["multipart/signed; protocol=x", "multipart/encrypted"])
