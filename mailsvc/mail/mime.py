@@ -133,12 +133,12 @@ def _html_part(message: bytes, start: int, end: int, depth: int) -> HtmlPart | N
     if depth > DEPTH:
         return None
     fields, body = _entity(message, start, end)
-    leaf = _Leaf(fields, message[body:end] if depth or not message.endswith(b"\r\n") else message[body : end - 2])
-    kind, named = parameters.decode(leaf.value("content-type"))
+    kind, named = parameters.decode(_Leaf(fields, b"").value("content-type"))
     boundary = named.get("boundary", "").rstrip()
     if kind.startswith("multipart/") and boundary and kind not in _SEALED:
         parts = islice(_parts(message, body, end, b"--" + boundary.encode("utf-8", "replace")), PARTS)
         return next((found for at in parts if (found := _html_part(message, *at, depth + 1)) is not None), None)
+    leaf = _Leaf(fields, message[body:end] if depth or not message.endswith(b"\r\n") else message[body : end - 2])
     disposition, names = parameters.decode(leaf.value("content-disposition"))
     if kind != "text/html" or disposition == "attachment" or names.get("filename") or named.get("name"):
         return None

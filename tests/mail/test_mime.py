@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import time
+import tracemalloc
 from email.message import EmailMessage
 from email.policy import SMTP
 
@@ -181,3 +182,14 @@ def test_quoted_printable_in_slices_is_the_same(parts: list[bytes], size: int) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mime, "_SLICE", size)
         assert b"".join(map(binascii.a2b_qp, mime._encoded_slices(data))) == binascii.a2b_qp(data)
+
+
+def test_the_html_of_deep_parts_is_copied_once() -> None:
+    levels = b"".join(b'Content-Type: multipart/mixed; boundary="b%d"\r\n\r\n--b%d\r\n' % (n, n) for n in range(50))
+    message = levels + b"Content-Type: text/html\r\n\r\n" + b"<p>x</p>\r\n" * 100_000
+    tracemalloc.start()
+    try:
+        assert mime.html_part(message) is not None
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(message)
+    finally:
+        tracemalloc.stop()
