@@ -23,6 +23,14 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # control
 _PRINTABLE = re.compile(r"[ -~]*")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _TOKEN = re.compile(r" *+[^ ]++| ++")
+# The parts of an address field (5322 §3.4): a quoted string, an address in angle brackets, a comment, a separator, other text.
+_PART = re.compile(r'"(?>(?:[^"\\]|\\.)*)"?|<[^<>]*+>?|\((?>(?:[^()\\]|\\.)*)\)?|[,:;]|[^"<(,:;]++')
+_ADDRESS_FIELDS = frozenset(
+    {
+        *("from", "sender", "reply-to", "to", "cc", "bcc", "disposition-notification-to", "return-receipt-to", "errors-to"),
+        *("resent-from", "resent-sender", "resent-to", "resent-cc", "resent-bcc"),
+    }
+)
 
 # Fields that this service writes, or that only mail servers may add.
 _RESERVED = frozenset(
@@ -67,11 +75,16 @@ def unstructured(name: str, value: str) -> str:
 
 
 def custom(name: str, value: str) -> str:
-    """Writes a field that the client gave. ASCII is kept as it is, because the field may be structured; other words are encoded."""
+    """Writes a field that the client gave. ASCII is kept as it is, because the field may be structured; other words are encoded.
+
+    In an address field, a display name is encoded as a whole, without its quotes: an encoded word cannot be quoted (2047 §5).
+    """
     value = value.replace("\t", " ").strip(" ")
     if _PRINTABLE.fullmatch(value):
         return fold(name, _TOKEN.findall(" " + value))
     _refuse_forbidden(name, value)
+    if is_address_field(name):
+        return fold(name, _address_tokens(name, value))
     return fold(name, _text_tokens(value, LONGEST_LINE - 1, encoded_stays=True))
 
 
@@ -97,6 +110,42 @@ def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[
     for plain, token in tokens:
         written.extend([token] if plain else [" " + word for word in encoded_word.encode(token[1:])])
     return written
+
+
+def is_address_field(name: str) -> bool:
+    return name.lower() in _ADDRESS_FIELDS
+
+
+def _address_tokens(name: str, value: str) -> list[str]:
+    tokens: list[str] = []
+    names: list[str] = []  # parts of a display name, or an address without angle brackets
+    for part in (*_PART.findall(value), ""):
+        kind = part[:1]
+        if kind not in ("<", "(", ",", ":", ";", ""):
+            names.append(part)
+            continue
+        text = "" if kind == "(" else part if kind == "<" else "".join(names)
+        if not text.isascii() and ("@" in text or kind == "<"):
+            raise HeaderError(f"An address in the header {name} must be in ASCII.")
+        tokens += _name_tokens(names)
+        names.clear()
+        if kind == "(" and not part.isascii():
+            words = encoded_word.encode(part[1:].removesuffix(")"))
+            tokens += [f" ({words[0]}", *[" " + word for word in words[1:]]]
+            tokens[-1] += ")"
+        elif kind in ("<", "("):
+            tokens += _TOKEN.findall(" " + part)
+        elif tokens:
+            tokens[-1] += part
+    return tokens
+
+
+def _name_tokens(parts: Sequence[str]) -> list[str]:
+    text = "".join(parts).strip(" ")
+    if not text or text.isascii():
+        return _TOKEN.findall(" " + text) if text else []
+    text = "".join([re.sub(r"\\(.)", r"\1", part[1:].removesuffix('"')) if part[0] == '"' else part for part in parts]).strip(" ")
+    return [" " + word for word in encoded_word.encode(encoded_word.decode(text) if "=?" in text else text)]
 
 
 def phrase(name: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from email import message_from_bytes
 from email.header import decode_header, make_header
 from email.policy import default
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from mailsvc.mail import encoded_word, header
 from mailsvc.mail.address import Mailbox, parse_mailbox
 from mailsvc.mail.header import Field, HeaderError
+from tests.growth import assert_linear
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]) | st.just("\t"))
 PIECES = [*'aé日👩\u200d🚀 =?_\t"\\<>,:;()@\u2028\u202e', "word ", " =?utf-8?q?x?= ", "x" * 90]
@@ -191,6 +193,51 @@ def test_a_structured_custom_value_is_unchanged() -> None:
     field = header.custom("List-Unsubscribe", f"<mailto:u@b.example>,\t{url}")
     assert field == f"List-Unsubscribe: <mailto:u@b.example>,\r\n {url}\r\n"
     assert header.custom("Reply-To", "Jürgen <j@b.example>") == "Reply-To: =?utf-8?q?J=C3=BCrgen?= <j@b.example>\r\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "addresses"),
+    [
+        ('"Müller, Anna" <a@b.example>', ["Müller, Anna <a@b.example>"]),
+        ('"Anna, Müller" <a@b.example>,c@d.example', ["Anna, Müller <a@b.example>", " <c@d.example>"]),
+        ("Zoë <z@b.example>,Ö <o@b.example>", ["Zoë <z@b.example>", "Ö <o@b.example>"]),
+        ('"J \\"x\\" Ö"<j@b.example>, "A, B" <a@b.example>', ['J "x" Ö <j@b.example>', "A, B <a@b.example>"]),
+        ("team: Ö <o@b.example>, =?utf-8?q?=C3=A9?= é <e@b.example>;", ["Ö <o@b.example>", "é é <e@b.example>"]),
+        ("o@b.example (Ö), Ö (x, y) <p@b.example>", [" <o@b.example>", "Ö <p@b.example>"]),
+        ("Ö " * 40 + "<o@b.example>", [("Ö " * 40).strip() + " <o@b.example>"]),
+    ],
+)
+def test_a_custom_address_field_keeps_its_addresses(value: str, addresses: list[str]) -> None:
+    field = header.custom("Reply-To", value)
+    well_formed(field)
+    parsed = message_from_bytes(field.encode(), policy=default)["Reply-To"].addresses
+    # Python takes the fold within a long name for a space.
+    assert [f"{each.display_name} <{each.addr_spec}>".replace("  ", " ") for each in parsed] == addresses
+
+
+@pytest.mark.parametrize("value", ["Ö <ö@b.example>", "o@bö.example", "a@b.example, Ö <o@ö.example>"])
+def test_a_custom_address_field_needs_ascii_addresses(value: str) -> None:
+    with pytest.raises(HeaderError, match="An address in the header Reply-To must be in ASCII"):
+        header.custom("Reply-To", value)
+
+
+@given(st.text('aö ",<>()\\@:;=?', max_size=60))
+def test_any_custom_address_field_is_ascii(value: str) -> None:
+    try:
+        field = header.custom("Reply-To", value)
+    except HeaderError:
+        return
+    assert field.isascii() and re.fullmatch(r"Reply-To:(?: [^\r\n]*(?:\r\n [^\r\n]+)*)?\r\n", field)
+
+
+@pytest.mark.parametrize("unit", ['"', "(", "<", ",ö", 'ö"', "ö(", "ö <a@b.example>,", "\\", "@"])
+def test_custom_address_fields_take_linear_time(unit: str) -> None:
+    assert_linear(lambda size: "ö" + unit * (size // len(unit)), _custom, 30_000)
+
+
+def _custom(value: str) -> None:
+    with suppress(HeaderError):
+        header.custom("Reply-To", value)
 
 
 def test_encoded_words_from_the_client_are_kept() -> None:
