@@ -49,13 +49,26 @@ def _pieces(value: str) -> Iterator[str]:
     yield piece
 
 
+def in_ascii(field: str) -> tuple[str, list[str]]:
+    """Returns the value of a field and its parameters as they are written, but those that are not ASCII in the extended form."""
+    value = field.partition(";")[0]
+    written: list[str] = []
+    for found in _PARAMETER.finditer(field, len(value)):
+        written += [found[0][1:].strip()] if found[0].isascii() else encode(found[1].removesuffix("*"), _text(found))
+    return value.strip(), written
+
+
+def _text(found: re.Match[str]) -> str:
+    return re.sub(r"\\(.)", r"\1", found[2], flags=re.DOTALL) if found[2] is not None else found[3].strip()
+
+
 def decode(field: str) -> tuple[str, dict[str, str]]:
     """Returns the value and the parameters, by name in lower case, of a Content-Type or Content-Disposition. Never raises."""
     value = field.partition(";")[0].strip().lower()
     plain: dict[str, str] = {}
     sections: dict[str, dict[int, tuple[bool, str]]] = {}
     for found in _PARAMETER.finditer(field, len(field.partition(";")[0])):
-        text = re.sub(r"\\(.)", r"\1", found[2], flags=re.DOTALL) if found[2] is not None else found[3].strip()
+        text = _text(found)
         section = _SECTION.fullmatch(found[1].lower())
         if section is None or (section[2] is None and section[3] is None):
             plain.setdefault(found[1].lower(), encoded_word.decode(text) if "=?" in text else text)

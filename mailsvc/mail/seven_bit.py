@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from mailsvc.mail import charset, header, transfer_encoding
+from mailsvc.mail import charset, header, parameters, transfer_encoding
 from mailsvc.mail.structure import common_beginning
 
 _DEPTH = 60
@@ -24,6 +24,8 @@ _WINDOW = 1024 * 1024
 _QUOTED = re.compile(r'"((?>(?:[^"\\]|\\.)*))("?)')
 _BOUNDARY = re.compile(rb'\bboundary\s*+=\s*+(?:"([^"\r\n]{1,998})"|([^\s;"]{1,998}+))', re.IGNORECASE)
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
+_WITH_PARAMETERS = frozenset({"content-type", "content-disposition"})
+_TEXT = frozenset({"subject", "comments", "content-description"})
 _ENCODINGS = frozenset({b"quoted-printable", b"base64"})
 _TO_ASCII = bytes(octet if octet < 128 else ord("?") for octet in range(256))
 
@@ -227,11 +229,18 @@ class _Writer:
         fields = header.parse_fields(line, strict=False)
         if not fields or len(line) > _LONG or self._room < 0:
             return line.translate(_TO_ASCII)
-        text = charset.guess(fields[0].raw).replace("\r\n", "")
         try:
-            return header.custom(fields[0].name, _QUOTED.sub(_bare, text).strip(" \t")).removesuffix("\r\n").encode("ascii", "replace")
+            return _encoded_field(fields[0]).removesuffix("\r\n").encode("ascii", "replace")
         except header.HeaderError:
             return line.translate(_TO_ASCII)
+
+
+def _encoded_field(field: header.Field) -> str:
+    text, name = charset.guess(field.raw).replace("\r\n", "").strip(" \t"), field.name.lower()
+    if name in _WITH_PARAMETERS:
+        return header.structured(field.name, *parameters.in_ascii(text))
+    kept = name in _TEXT or header.is_address_field(name)
+    return header.custom(field.name, text if kept else _QUOTED.sub(_bare, text))
 
 
 def _find(message: bytes, sub: bytes, start: int) -> int:

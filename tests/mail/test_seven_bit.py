@@ -58,6 +58,33 @@ def test_non_ascii_headers_are_encoded() -> None:
     assert [address.addr_spec for address in message["To"].addresses][-1] == "o@b.example"
 
 
+def test_names_with_commas_stay_one_address() -> None:
+    head = 'From: "Anna, Müller" <a@b.example>\r\nTo: Zoë <z@b.example>,"Ärger, Ö (x)" <o@b.example>\r\n'
+    message = parsed(convert((head + "\r\nx\r\n").encode()))
+    assert [each.display_name for each in message["From"].addresses] == ["Anna, Müller"]
+    assert [(each.display_name, each.addr_spec) for each in message["To"].addresses] == [
+        ("Zoë", "z@b.example"),
+        ("Ärger, Ö (x)", "o@b.example"),
+    ]
+
+
+def test_a_subject_keeps_its_quotes() -> None:
+    assert parsed(convert('Subject: Ein "schöner, \\ Tag"\r\n\r\n'.encode()))["Subject"] == 'Ein "schöner, \\ Tag"'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("written", ['"Größe, 1; 2.pdf"', "Größe.pdf", '"' + "Größe " * 30 + '.pdf"'])
+def test_file_names_are_kept(written: str, encoding: str) -> None:
+    part = f"Content-Type: application/pdf; x=y; name={written}\r\nContent-Disposition: attachment;\r\n filename={written}; size=5\r\n"
+    head = 'Content-Type: multipart/mixed; boundary="b,c"\r\nMIME-Version: 1.0\r\n\r\n--b,c\r\n'
+    result = convert((head + part + "\r\nabc\r\n--b,c--\r\n").encode(encoding))
+    assert result.isascii() and max(map(len, result.split(b"\r\n"))) <= 78
+    [file] = parsed(result).iter_attachments()
+    assert file.get_filename() == file["Content-Type"].params["name"] == written.strip('"')
+    assert file.get_content_type() == "application/pdf" and file.get_param("x") == "y"
+    assert file.get_param("size", header="content-disposition") == "5"
+
+
 def test_multipart_structure_is_kept() -> None:
     part = "Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n<p>ü</p>"
     message = (
