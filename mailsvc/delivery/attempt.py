@@ -185,6 +185,9 @@ class Attempts:
 
     async def unreachable(self, transaction: Transaction, why: Unreachable) -> None:
         """Settle one of the mails that wait for a destination that cannot be reached."""
+        for failure in why.tls:
+            if failure.dane:
+                self.tls_counts.count(domain_of(transaction.recipients[0].address), "tlsa", failure.host, failure.result)
         outcomes: list[Outcome] = []
         for leased in transaction.recipients:
             if why.permanent:
@@ -221,8 +224,8 @@ class Attempts:
     async def tls_unavailable(self, transaction: Transaction, policy: TlsPolicy, why: Unreachable) -> None:
         """No host has the TLS that this mail requires. Other mail to the same destination may require less."""
         for domain, _ in policy.policies:
-            for host, result in why.tls:
-                self.tls_counts.count(domain, "sts", host, result)
+            for failure in why.tls:
+                self.tls_counts.count(domain, "sts", failure.host, failure.result)
         reason = f"{why.reason} Verified TLS is required: {policy.because}."
         await self.unreachable(transaction, attrs.evolve(why, reason=reason, permanent=False))
 
@@ -250,13 +253,11 @@ class Attempts:
         if connection.sent or connection.operator:
             return
         result = "success" if connection.client.tls is not None else "starttls-not-supported"
-        if connection.mode == "dane":
-            self.tls_counts.count(connection.host, "tlsa", connection.host, result)
         for domain, _ in policy.policies:
             self.tls_counts.count(domain, "sts", connection.host, result)
-        if connection.mode != "dane" and not policy.policies:
-            domain = domain_of(transaction.recipients[0].address)
-            self.tls_counts.count(domain, "no-policy-found", connection.host, result)
+        if connection.mode == "dane" or not policy.policies:
+            kind = "tlsa" if connection.mode == "dane" else "no-policy-found"
+            self.tls_counts.count(domain_of(transaction.recipients[0].address), kind, connection.host, result)
 
     def _send(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
         capabilities = connection.client.capabilities

@@ -94,6 +94,15 @@ class OpenConnection:
         return None if self.client.tls is None else self.client.tls + by.get(self.mode, "")
 
 
+@attrs.frozen
+class TlsFailure:
+    """A session that did not begin because of TLS. `result`: its type (8460 §4.3). `dane`: the host's TLSA records required TLS."""
+
+    host: str
+    result: str
+    dane: bool = False
+
+
 @attrs.define(eq=False)
 class Unreachable(Exception):
     """No host of the destination could be connected to. `permanent`: because none accepts mail, or has an address to connect to."""
@@ -104,7 +113,7 @@ class Unreachable(Exception):
     replies: tuple[Reply, ...] = ()  # of servers that refused the session
     meaning: Meaning | None = None  # of the first of them
     reply: Reply | None = None  # if `permanent`: the one that says so
-    tls: tuple[tuple[str, str], ...] = ()  # hosts that did not meet the TLS policy, and the result type (8460 §4.3)
+    tls: tuple[TlsFailure, ...] = ()
 
 
 @attrs.define(eq=False)
@@ -122,7 +131,7 @@ class _Tries:
     transcripts: list[str] = attrs.field(factory=list)
     replies: list[tuple[str, Reply]] = attrs.field(factory=list)  # with the host
     left: int = 0  # hosts that were not tried
-    tls: list[tuple[str, str]] = attrs.field(factory=list)
+    tls: list[TlsFailure] = attrs.field(factory=list)
     permanent: bool = True
     no_source: Refused | None = None
 
@@ -237,11 +246,11 @@ class Connector:
         options = await self._by_dane(host, found, policy) if by_dane and isinstance(found, Records) else _without_dane(policy, route)
         if isinstance(options, Temporary):
             tries.temporary(f"the TLSA records of {host.name} could not be looked up ({options.reason})")
-            tries.tls.append((host.name, "dnssec-invalid"))
+            tries.tls.append(TlsFailure(host.name, "dnssec-invalid", dane=True))
             return None
         if refused is not None and not (options.mode == "dane" and policy.signed):
             tries.temporary(refused)
-            tries.tls.append((host.name, "validation-failure"))
+            tries.tls.append(TlsFailure(host.name, "validation-failure"))
             return None
         connection = await self._addresses(route, host, attrs.evolve(options, preferred=wanted.source), addresses, most, tries)
         if connection is not None:
@@ -280,7 +289,7 @@ class Connector:
                 self._note(host, address, error, tries)
                 tries.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
                 if error.tls:
-                    tries.tls.append((host.name, error.result))
+                    tries.tls.append(TlsFailure(host.name, error.result, options.mode == "dane"))
             finally:
                 if opened is None:
                     self._sources.give_back(route.destination, chosen, 0)

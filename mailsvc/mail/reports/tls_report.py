@@ -135,7 +135,7 @@ class OwnReport:
 
 def write(report: OwnReport) -> bytes:
     """The JSON (8460 §4.4)."""
-    kinds = sorted({(row.policy, row.domain) for row in report.rows})
+    kinds = sorted({(row.policy, _policy_domain(row)) for row in report.rows})
     return orjson.dumps(
         {
             "organization-name": report.organization,
@@ -147,8 +147,13 @@ def write(report: OwnReport) -> bytes:
     )
 
 
+def _policy_domain(row: TlsRow) -> str:
+    """With DANE, the mail server has the policy (8460 §1.1)."""
+    return row.host if row.policy == "tlsa" else row.domain
+
+
 def _policy(report: OwnReport, kind: str, domain: str) -> dict[str, object]:
-    rows = {row: count for row, count in report.rows.items() if (row.policy, row.domain) == (kind, domain)}
+    rows = {row: count for row, count in report.rows.items() if (row.policy, _policy_domain(row)) == (kind, domain)}
     failures = {row: count for row, count in rows.items() if row.result != SUCCESS}
     policy: dict[str, object] = {"policy-type": kind, "policy-domain": domain}
     lines = [line.strip() for line in report.sts_policy.splitlines() if line.strip()] if kind == "sts" else []

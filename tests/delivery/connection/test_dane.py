@@ -24,11 +24,13 @@ GOOD = Tlsa(3, 1, 1, b"x" * 32)
 NAME = "_25._tcp.mx.example.com"
 
 
-def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = True, **settings: Any) -> tuple[DeliveryRig, Any]:
+def secured(
+    found: Any, *, mx: bool = True, address: bool = True, dane: bool = True, tls: str | None = "TLSv1.3", **settings: Any
+) -> tuple[DeliveryRig, Any]:
     """Delivery with DNS answers that are validated by DNSSEC, and TLSA lookups return `found`."""
     rig = DeliveryRig(dane=dane, **settings)
     server = rig.server("example.com", "1.1.1.1")
-    server.tls = "TLSv1.3"
+    server.tls = tls
     queries: list[str] = []
 
     async def exchangers(domain: str) -> Any:
@@ -87,6 +89,21 @@ def test_a_failed_tlsa_lookup_makes_the_host_unreachable() -> None:
     assert isinstance(outcome, Later)
     assert "The TLSA records of mx.example.com could not be looked up" in outcome.reason.replace("the TLSA", "The TLSA")
     assert server.dialled == []
+
+
+@pytest.mark.parametrize(
+    ("found", "tls", "result"),
+    [
+        (Records(NAME, (GOOD,), True), "TLSv1.3", "success"),
+        (Records(NAME, (GOOD,), True), None, "starttls-not-supported"),
+        (Temporary("SERVFAIL"), "TLSv1.3", "dnssec-invalid"),
+    ],
+)
+def test_sessions_are_counted_for_tls_reports(found: Any, tls: str | None, result: str) -> None:
+    rig, _ = secured(found, tls=tls)
+    assert {key[1:]: count for key, count in rig.delivery.attempts.tls_counts.counts.items()} == {
+        ("example.com", "tlsa", "mx.example.com", result): 1
+    }
 
 
 def test_dane_takes_precedence_over_mta_sts() -> None:

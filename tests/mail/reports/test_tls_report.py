@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from mailsvc.mail.reports import attached, tls_report
 from mailsvc.mail.reports.attached import UnreadableReport
-from mailsvc.mail.reports.tls_report import TlsRow
+from mailsvc.mail.reports.tls_report import OwnReport, TlsRow
 from tests.mail.reports.samples import sample
 
 
@@ -40,6 +41,25 @@ def test_the_example_of_rfc_8460() -> None:
 
 def changed(**values: Any) -> bytes:
     return json.dumps(json.loads(sample("rfc8460.json")) | values).encode()
+
+
+def test_the_policy_of_dane_is_that_of_the_mail_server() -> None:
+    rows = {
+        TlsRow("example.com", "tlsa", "mx1.example.net", "success"): 5,
+        TlsRow("example.com", "tlsa", "mx1.example.net", "tlsa-invalid"): 2,
+        TlsRow("example.com", "tlsa", "mx2.example.net", "dnssec-invalid"): 1,
+        TlsRow("example.com", "no-policy-found", "mx1.example.net", "success"): 3,
+    }
+    written = tls_report.write(OwnReport("out.example", "tls@out.example", "example.com", date(2026, 6, 1), rows))
+    policies = {(each["policy"]["policy-type"], each["policy"]["policy-domain"]): each for each in json.loads(written)["policies"]}
+    assert {key: tuple(each["summary"].values()) for key, each in policies.items()} == {
+        ("tlsa", "mx1.example.net"): (5, 2),
+        ("tlsa", "mx2.example.net"): (0, 1),
+        ("no-policy-found", "example.com"): (3, 0),
+    }
+    assert policies["tlsa", "mx1.example.net"]["failure-details"] == [
+        {"result-type": "tlsa-invalid", "failed-session-count": 2, "receiving-mx-hostname": "mx1.example.net"}
+    ]
 
 
 def test_failures_without_details_are_counted() -> None:
