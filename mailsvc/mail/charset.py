@@ -34,6 +34,13 @@ _ALIASES = {
     "x-mac-roman": "mac_roman", "x-mac-cyrillic": "mac_cyrillic", "x-user-defined": "latin_1",
 }  # fmt: skip
 
+# Charsets that mail often names although its text is in a larger one: each is decoded as the larger one, as browsers do
+# (WHATWG Encoding, section 4.2).
+_LARGER = {
+    "latin_1": "cp1252", "iso8859_9": "cp1254", "iso8859_11": "cp874", "tis_620": "cp874",
+    "gb2312": "gb18030", "gbk": "gb18030", "big5": "cp950", "euc_kr": "cp949", "shift_jis": "cp932", "iso2022_jp": "iso2022_jp_ext",
+}  # fmt: skip
+
 _MAX_NAME = 40  # characters
 _JAPANESE = b"\x1b$"  # how ISO-2022-JP switches to Japanese
 
@@ -56,7 +63,7 @@ def _normalized(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-_TABLE = dict(_names())
+_TABLE = {name: _LARGER.get(codec, codec) for name, codec in _names()}
 
 
 def codec_of(name: str) -> str | None:
@@ -70,7 +77,7 @@ def decode(data: bytes, charset: str) -> str:
     if codec is None:
         return guess(data)
     if codec == "ascii":
-        codec = "iso2022_jp" if _JAPANESE in data else "utf-8"
+        codec = "iso2022_jp_ext" if _JAPANESE in data else "utf-8"
     if len(data) <= _SLICE:
         return data.decode(codec, "replace")
     decoder = codecs.getincrementaldecoder(codec)("replace")

@@ -27,6 +27,24 @@ def test_charsets_of_mail_are_decoded(name: str, text: str) -> None:
     assert charset.decode(text.encode(codec), name) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("iso-8859-1", b"\x93x\x94 \x80 5 \x96", "“x” € 5 –"),
+        ("iso-8859-9", b"\x93\xfe", "“ş"),
+        ("tis-620", b"\x80\xa1", "€ก"),
+        ("gb2312", "朱镕基 €".encode("gb18030"), "朱镕基 €"),
+        ("big5", "裏 碁".encode("cp950"), "裏 碁"),
+        ("euc-kr", "똠방각하".encode("cp949"), "똠방각하"),
+        ("shift_jis", "①髙橋".encode("cp932"), "①髙橋"),
+        ("iso-2022-jp", b"\x1b(I6E\x1b(B \x1b$BF|\x1b(B", "ｶﾅ 日"),
+        ("", b"\x1b$BF|\x1b(I6E\x1b(B", "日ｶﾅ"),
+    ],
+)
+def test_text_in_a_larger_charset_than_the_one_named_is_decoded(name: str, data: bytes, text: str) -> None:
+    assert charset.decode(data, name) == text
+
+
 @pytest.mark.parametrize("codec", sorted(set(charset._TABLE.values())))
 def test_every_codec_exists_and_decodes_any_bytes(codec: str) -> None:
     assert isinstance(charset.decode(bytes(range(256)) * 200, codec), str)
