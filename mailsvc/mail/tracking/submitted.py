@@ -31,8 +31,8 @@ def html_of(message: bytes, complete: bool) -> HtmlPart | None:
 
 def replaced(message: bytes, part: HtmlPart, rewrite: Callable[[str], str]) -> bytes | None:
     """The message with another HTML. None if nothing changes, or if the HTML cannot be written in its charset."""
-    codec = charset.codec_of(part.charset.strip() or "utf-8") or "utf-8"
-    codec, errors = ("utf-8", "surrogateescape") if codec in ("ascii", "utf-8") else (codec, "strict")
+    codec = charset.codec_of(part.charset.strip() or "utf-8") or "utf_8"
+    codec, errors = ("utf_8", "surrogateescape") if codec in ("ascii", "utf_8") else (codec, "strict")
     try:
         html = part.content.decode(codec, errors)
         if html.encode(codec, errors) != part.content:

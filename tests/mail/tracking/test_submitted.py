@@ -51,6 +51,8 @@ def test_the_html_is_decoded_and_encoded_again(cte: str) -> None:
         (simple("8bit", HTML.encode()), HTML),
         (simple("8BIT", HTML.encode("latin-1"), "iso-8859-1"), HTML),
         (simple("8bit", b"\xff" + HTML.encode(), "us-ascii"), "\ufffd" + HTML),
+        (simple("8bit", b"\xff" + HTML.encode(), "utf-8"), "\ufffd" + HTML),
+        (simple("8bit", b"\xff" + HTML.encode(), ""), "\ufffd" + HTML),
         (simple("8bit", ("朱镕基 " + HTML).encode("gb18030"), "gb2312"), "朱镕基 " + HTML),
         (simple("8bit", "①髙橋 <a href='https://x.example/'>".encode("cp932"), "shift_jis"), "①髙橋 <a href='https://x.example/'>"),
         (simple("8bit", HTML.encode("utf-16"), "utf-16"), None),  # bare line ends could not be told from characters
