@@ -1,7 +1,7 @@
 """Reads the header of a submitted message, and makes the few changes that submission allows (RFC 6409 §8). The body is not read.
 
 Removes `Bcc`, the fields that are only for this service, and the space in `From :`. Prepends `Received`, and `Date` and `Message-ID` if
-they are missing. All other bytes remain unchanged.
+they are missing or empty. All other bytes remain unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _KEY_LIMIT = 256
 _DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: only the last server adds Return-Path
 # 5322 §3.6: at most once, because readers disagree on which one counts.
 _ONCE = {name.lower().encode("ascii"): name for name in ("To", "Cc", "Reply-To", "Subject", "Date", "Sender", "Message-ID")}
-_UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # can differ between two submissions of the same mail
+_ADDED = (b"date", b"message-id")  # if the message has none, or an empty one
+_UNCOUNTED = frozenset({*KEYS, *_ADDED})  # can differ between two submissions of the same mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
 _TOKEN = re.compile(
@@ -100,6 +101,7 @@ def read(head: bytes) -> Submitted:
         named.setdefault(name.lower(), []).append(raw)
     if len(named.get(b"received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
+    dropped = _DROPPED | {name for name in _ADDED if name in named and not named[name][0].strip()}
     spaced = any(name.lower() == b"from" and not line.startswith(b":", 4) for line, name, _ in fields)
     for name, found in named.items():
         if len(found) > 1 and name in _ONCE:
@@ -113,8 +115,8 @@ def read(head: bytes) -> Submitted:
         message_id=_message_id(named.get(b"message-id", ())),
         key=_key([raw for name in KEYS for raw in named.get(name, ())]),
         head=head,
-        kept=head if _DROPPED.isdisjoint(named) and head.endswith(b"\r\n") and not spaced else _without(_DROPPED, fields),
-        dated=b"date" in named,
+        kept=head if dropped.isdisjoint(named) and head.endswith(b"\r\n") and not spaced else _without(dropped, fields),
+        dated=b"date" in named and b"date" not in dropped,
         bulk=bulk.is_declared({name: _value(named[name.encode()][0]) for name in bulk.FIELDS if name.encode() in named}),
     )
 
@@ -229,7 +231,7 @@ def _message_id(fields: Sequence[bytes]) -> str | None:
         return None
     text = _unfolded(fields[0])[:998]
     found = _MESSAGE_ID.search(text)
-    return found[0] if found else text
+    return found[0] if found else text or None
 
 
 def _key(fields: Sequence[bytes]) -> str | None:

@@ -128,6 +128,14 @@ def test_missing_fields_are_added_in_front() -> None:
     assert (mail.prefix("", "<1@example.com>", NOW), mail.message_id) == (b"", "<2@example.com>")
 
 
+@pytest.mark.parametrize("empty", [b"", b" ", b" \r\n\t "])
+def test_empty_fields_count_as_missing(empty: bytes) -> None:
+    mail = read(b"Message-Id:" + empty + b"\r\n" + ME + b"DATE :" + empty + b"\r\nSubject:\r\n")
+    assert mail.prefix("", "<1@example.com>", NOW) == read(ME).prefix("", "<1@example.com>", NOW)
+    assert mail.kept == ME + b"Subject:\r\n"
+    assert mail.message_id is None
+
+
 def test_the_received_field_does_not_name_the_client() -> None:
     line = received("mx.example.com", "ESMTPSA", "1-2-3", "TLS_AES_256_GCM_SHA384", NOW)
     assert "".join(line.split("\r\n")) == (
