@@ -16,7 +16,7 @@ from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.mail import csv_file
 from mailsvc.store.domains.domains import Domain, Domains
-from mailsvc.store.events.rollups import Count, Rollups, Unit, Wanted
+from mailsvc.store.events.rollups import Count, Rollups, Unit, Wanted, first_hour
 
 METRICS = f"{HOME}/metrics"
 RANGES = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
@@ -131,7 +131,8 @@ class Selection:
 
 
 def counted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **grouping: Any) -> Wanted:
-    return Wanted(since, until, unit, zone, TYPES, **grouping)
+    """`since`: a whole hour, or where a day begins."""
+    return Wanted(first_hour(since), until, unit, zone, TYPES, **grouping)
 
 
 @attrs.define(eq=False)

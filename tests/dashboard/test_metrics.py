@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest_twisted
 
+from mailsvc.dashboard.metrics import ceiling
 from mailsvc.store.domains.domains import Choices
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import DashboardRig
@@ -132,3 +134,19 @@ async def test_the_period_is_compared_with_the_one_before_and_is_a_file(pool: Po
     alone = (await ann.get(f"/dashboard/metrics/csv?days=7&domain={domain.id}")).text.split()
     assert alone[-1].endswith(",5,0,0,0,0,0,0")
     assert (await ann.get("/dashboard/metrics/csv?domain=x")).status == 404
+
+
+@pytest_twisted.ensureDeferred
+async def test_where_zones_are_half_an_hour_off_the_figures_are_those_of_the_days_shown(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account = await rig.account("Acme")
+    await rig.person("ann@example.com", account)
+    domain = await rig.assembly.domains.add(account, "mail.acme.example", "us-east-1", [])
+    midnight = ceiling(rig.assembly._context().now(), "day", ZoneInfo("Asia/Kolkata")) - timedelta(days=7)
+    last_hour = midnight.astimezone(UTC).replace(minute=0)  # begins at 23:30, in the period before
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, %s, %s)"
+    await pool.run(sql, (account, last_hour, domain.id, "email.sent", 30))
+    await pool.run(sql, (account, last_hour + timedelta(hours=1), domain.id, "email.sent", 7))
+    ann = await rig.inside("ann@example.com")
+    text = (await ann.get("/dashboard/metrics?days=7&zone=Asia/Kolkata")).text
+    assert '<dt>Sent</dt><dd>7</dd><dd class="small-dd">Before: 30</dd>' in text

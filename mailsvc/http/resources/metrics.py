@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -20,7 +20,7 @@ from mailsvc.http.operations import Parameter, one_of
 from mailsvc.http.problem import invalid
 from mailsvc.http.request import Request
 from mailsvc.http.views import Value, View, choice, const, free, iso, iso_time, many, number, one, optional, text, uuid
-from mailsvc.store.events.rollups import Count, Unit, Wanted
+from mailsvc.store.events.rollups import Count, Unit, Wanted, first_hour
 
 PERIODS_MAX = 10_000
 IDS_MAX = 100
@@ -177,7 +177,7 @@ def question(request: Request, now: datetime) -> Question:
     if emails and (broadcasts or "broadcast" in dimensions):
         raise invalid("The parameter `email_id` cannot be combined with broadcasts.")
     wanted = Wanted(
-        start,
+        first_hour(start) if start.astimezone(zone).time() == time() else start,
         end,
         unit,
         zone.key,

@@ -6,7 +6,7 @@ In both, a delivery that bounced later counts as bounced only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -99,6 +99,12 @@ class Count:
     type: str
     count: int
     broadcast_id: UUID | None = None
+
+
+def first_hour(midnight: datetime) -> datetime:
+    """The first hour of the day that begins then. Where zones are half an hour off, the hour before it belongs to the day before."""
+    hour = midnight.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return hour if hour == midnight else hour + timedelta(hours=1)
 
 
 class Rollups:

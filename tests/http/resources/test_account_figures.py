@@ -87,6 +87,19 @@ async def test_metrics_begin_days_in_the_requested_time_zone(rig: ApiRig) -> Non
     assert [(row["period"], row["sent"]) for row in monthly["data"]] == [("2026-01-01", 0), ("2026-02-01", 0), ("2026-03-01", 15)]
 
 
+@pytest.mark.parametrize("granularity", ["daily", "hourly"])
+@pytest_twisted.ensureDeferred
+async def test_where_zones_are_half_an_hour_off_each_hour_is_in_one_day(rig: ApiRig, granularity: str) -> None:
+    await counted(rig, datetime(2026, 3, 27, 18, tzinfo=UTC), "email.sent", 1)  # 23:30 in Kolkata, on the 27th
+    await counted(rig, datetime(2026, 3, 27, 19, tzinfo=UTC), "email.sent", 2)  # 00:30
+    await counted(rig, datetime(2026, 3, 28, 18, tzinfo=UTC), "email.sent", 4)  # 23:30, on the 28th
+    await counted(rig, datetime(2026, 3, 28, 19, tzinfo=UTC), "email.sent", 8)  # 00:30
+    query = {"metrics": "sent", "dimensions": "period", "timezone": "Asia/Kolkata", "granularity": granularity}
+    days = [await metrics(rig, **query, start_date=f"2026-03-{day}", end_date=f"2026-03-{day}") for day in (27, 28, 29)]
+    assert [day["totals"]["sent"] for day in days] == [1, 6, 8]
+    assert all({row["period"][:10] for row in answer["data"]} == {f"2026-03-{day}"} for day, answer in zip((27, 28, 29), days, strict=True))
+
+
 @pytest_twisted.ensureDeferred
 async def test_metrics_group_and_filter_by_domain(rig: ApiRig) -> None:
     gone = UUID(int=99)
