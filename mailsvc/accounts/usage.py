@@ -39,7 +39,7 @@ log = Logger()
 
 @attrs.define(eq=False)
 class Warnings:
-    """Warns admins once in each period. Idempotency keys prevent duplicates from several processes."""
+    """Warns admins once in each period, and again about a higher limit. Idempotency keys prevent duplicates from several processes."""
 
     store: Quota
     mail: Mail
@@ -57,11 +57,8 @@ class Warnings:
     async def _warn(self, near: Near, level: int, now: datetime) -> bool:
         log.info("account {number} has used {percent} % of its {period}", number=near.number, percent=level, period=near.period)
         subject, text = compose(near, level, now)
-        sent = [
-            await self.mail.send(to, subject, text, f"quota/{near.account_id}/{near.period}/{near.starts}/{level}/{to}")
-            for to in near.admins
-        ]
-        return all(sent)
+        key = f"quota/{near.account_id}/{near.period}/{near.starts}/{near.most}/{level}"
+        return all([await self.mail.send(to, subject, text, f"{key}/{to}") for to in near.admins])
 
 
 def reached(near: Near) -> int:

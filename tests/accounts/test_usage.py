@@ -89,6 +89,29 @@ async def test_admins_are_notified_once_for_each_level_and_period(pool: Pool) ->
     assert len(mail.sent) == 7 and await _warned(pool, account.id) == 100
 
 
+@pytest_twisted.ensureDeferred
+async def test_admins_are_notified_again_about_the_quota_of_a_larger_plan(pool: Pool) -> None:
+    clock, mail = Clock(), Mail()
+    clock.advance(NOW.timestamp())
+    account = await Accounts(pool, clock).create("Acme", notify="office@acme.example")
+    accounting = Accounting.of(pool, clock, Plans(), mail, Abuse())
+
+    async def used(plan: str, count: int) -> None:
+        await accounting.quotas.take(account.id, plan, count)
+        await accounting.quotas.give_back(idle=0.0)
+        await accounting.warnings.send_due()
+
+    await used("free", 100)
+    await used("50k", 1)  # the limit is 50,000 a month, of which 101 are used
+    await used("50k", 41_000)
+    await used("100k", 1)
+    await used("100k", 40_000)
+    subjects = [subject for _, subject, _ in mail.sent.values()]
+    eighty = "80 % of your monthly email quota is used"
+    assert subjects == ["Your daily email quota is used up", eighty, eighty]
+    assert ["of the 50,000" in text for _, _, text in mail.sent.values()] == [False, True, False]
+
+
 async def _warned(pool: Pool, account_id: UUID) -> Any:
     [(warned,)] = await pool.rows("SELECT warned FROM quota WHERE account_id = %s AND period = 'day'", (account_id,))
     return warned

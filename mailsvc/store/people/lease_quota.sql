@@ -1,5 +1,5 @@
 -- A new period starts at zero; a process whose clock is behind leases from the new one. An account without a row starts with what it sent in
--- this period.
+-- this period. A higher limit has warnings of its own.
 INSERT INTO quota AS q (account_id, period, starts, most, taken, granted)
 SELECT %(account_id)s, %(period)s, %(starts)s, %(most)s, f.used + f.granted, f.granted
 FROM (
@@ -14,7 +14,7 @@ FROM (
 ON CONFLICT (account_id, period) DO UPDATE SET
     starts = greatest(q.starts, excluded.starts),
     most = excluded.most,
-    warned = CASE WHEN q.starts < excluded.starts THEN 0 ELSE q.warned END,
+    warned = CASE WHEN q.starts < excluded.starts OR q.most < excluded.most THEN 0 ELSE q.warned END,
     taken = CASE
         WHEN q.starts < excluded.starts THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
         ELSE q.taken + CASE WHEN %(most)s - q.taken >= %(need)s THEN least(%(wanted)s, %(most)s - q.taken) ELSE 0 END
