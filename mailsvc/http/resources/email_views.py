@@ -76,7 +76,7 @@ RECIPIENT = View(
         "address": text("The address.", "someone@example.net", format="email"),
         "status": text("The state of this recipient.", "delayed"),
         "reason": maybe(text("Why it hasn't been delivered.", "mx.example.net answered 451 4.7.1 Try again later.")),
-        "next_attempt_at": maybe(time("When it will be tried again.", "next_at")),
+        "next_attempt_at": maybe(time("When it will be tried again, or when it expires if that is earlier.", "next_at")),
         "attempts": count("How often it was tried.", 1),
         "last_reply": maybe(text("What the recipient's server last answered.", "451 4.7.1 Try again later")),
         "class": maybe(text("The class of the failure.", "greylisted", "kind")),

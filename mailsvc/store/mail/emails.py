@@ -66,8 +66,8 @@ class EmailView:
 class RecipientView:
     """The state of one recipient. `reason` explains a problem: the reply, its meaning, and who has to act.
 
-    `next_at` is set while it is waiting. `last_reply` is the latest reply of a server or a local reason. `kind` is the class of the
-    latest problem, found by `rule` (diagnosis), if any.
+    `next_at` and `expires_at` are set while it is waiting. `last_reply` is the latest reply of a server or a local reason. `kind` is the
+    class of the latest problem, found by `rule` (diagnosis), if any.
     """
 
     recipient: int
@@ -79,6 +79,14 @@ class RecipientView:
     last_reply: str | None
     kind: str | None = None
     rule: str | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def only_expires(self) -> bool:
+        """Whether nothing is tried before it expires, for example because its account's mail is held."""
+        if self.status == "sending" or self.next_at is None or self.expires_at is None:
+            return False
+        return self.next_at >= self.expires_at
 
 
 @attrs.frozen
@@ -260,6 +268,7 @@ def _attempt(row: Row) -> AttemptView:
 
 
 def _recipient(row: Row) -> RecipientView:
-    number, address, waiting, event, reason, next_at, attempts, last_reply, kind, rule = row
+    number, address, waiting, event, reason, next_at, attempts, last_reply, kind, rule, expires_at = row
     # Without both, its history was deleted while its email was kept: it is known only to be final.
-    return RecipientView(number, address, waiting or FINAL.get(event, "failed"), reason, next_at, attempts, last_reply, kind, rule)
+    status = waiting or FINAL.get(event, "failed")
+    return RecipientView(number, address, status, reason, next_at, attempts, last_reply, kind, rule, expires_at)

@@ -23,7 +23,8 @@ WITH given AS NOT MATERIALIZED (
 )
 SELECT r.number - 1, r.address, w.status, t.type, coalesce(w.reason, t.reason), w.next_at, coalesce(w.attempts, tried.attempts, 0),
        CASE WHEN t.late THEN t.said ELSE coalesce(tried.reply, t.said) END,
-       CASE WHEN t.type IS NULL THEN tried.class ELSE t.class END, CASE WHEN t.type IS NULL THEN tried.rule ELSE t.rule END
+       CASE WHEN t.type IS NULL THEN tried.class ELSE t.class END, CASE WHEN t.type IS NULL THEN tried.rule ELSE t.rule END,
+       w.expires_at
 FROM given g
 JOIN emails e USING (account_id, email_id)
 CROSS JOIN unnest(e.recipients) WITH ORDINALITY AS r(address, number)

@@ -16,6 +16,8 @@ from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.holds import FOREVER
+from mailsvc.store.queue.operator import Operating
 from tests.dashboard.fixtures import DashboardRig
 
 BOUNCE = {"type": "Permanent", "sub_type": "General", "reply": "550 no such user", "reason": "There is no such mailbox."}
@@ -56,6 +58,21 @@ async def test_result_content_and_problems_come_first(pool: Pool, count: int, fo
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
     assert (folded in text) and ('class="folded"' in text) is bool(folded)
     assert text.count("<article>") == (1 if folded else count)
+
+
+@pytest_twisted.ensureDeferred
+async def test_mail_that_is_not_tried_before_it_expires_says_so(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    await rig.assembly.domains.trust(account_id, "acme.example")
+    email_id, ann = await rig.mail(account_id, "acme.example"), await rig.inside("ann@example.com")
+    now = utc(rig.clock)
+    await rig.pool.run("UPDATE queue SET expires_at = %s", (now + timedelta(days=5),))
+    for until, said in ((now + timedelta(hours=2), "Next attempt in 2 hours"), (FOREVER, "Expires in 5 days")):
+        await Operating(pool).pause_account(account_id, "Paused.", until, now)
+        assert f"<strong>{said}</strong>" in (await ann.get(f"/dashboard/emails/{email_id}")).text
 
 
 @pytest_twisted.ensureDeferred
