@@ -92,7 +92,7 @@ class OperatorCommands:
     async def pause(self, kind: str, name: str, reason: str | None = None, seconds: float | None = None) -> dict[str, object]:
         """Starts no new deliveries. Deliveries in progress continue."""
         until = FOREVER if seconds is None else self.now + timedelta(seconds=seconds)
-        why = f"Paused by the operator{f': {reason}' if reason else ''}."
+        why = _paused(reason)
         done: dict[str, object] = {"paused": name, "until": _until(until)}
         if kind == "destination":
             names = await self._destinations(name)
@@ -175,6 +175,12 @@ def _uuid(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise Refused(f"{text!r} is not the ID of an email.") from None
+
+
+def _paused(reason: str | None) -> str:
+    """The reason that customers see, as one sentence."""
+    given = (reason or "").strip().rstrip(".")
+    return f"Paused by the operator: {given}." if given else "Paused by the operator."
 
 
 def _until(until: datetime | None) -> str | None:
