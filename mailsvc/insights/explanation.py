@@ -30,6 +30,8 @@ _SOURCES = {
     "shared-test": "as a test email from the shared test sender",
     "again": "when someone resent an earlier email",
     "broadcast": "as part of a broadcast",
+    "test": "as a test email from the dashboard",
+    "dashboard": "as an email of the dashboard to one of its users",
 }
 _COUNTED = {
     "scheduled": "scheduled", "queued": "queued", "sending": "being sent", "delayed": "deferred", "uncertain": "uncertain",
@@ -142,7 +144,7 @@ def _attempt(n: int, attempt: AttemptView, number: int, now: datetime) -> str:
     source = f" from {attempt.source}" if attempt.source else ""
     begin = f"Attempt {n}, {_when(attempt.started_at, now)}{source}"
     if attempt.host is None:
-        return f"{begin}: no server was reached. {_sentence(reply)}"
+        return f"{begin}: no server could be used. {_sentence(reply)}"
     at = f" at {_plain(attempt.address)}" if attempt.address else ""
     tls = f"with {_plain(attempt.tls)}" if attempt.tls else "without TLS"
     answer = f"The result was {_quoted(reply)}." if reply else "There was no reply."
@@ -174,7 +176,8 @@ def _limits(waiting: WaitingRecipient | None, recipient: RecipientView, now: dat
             because = "" if reason == recipient.reason else f" {_sentence(reason)}"
             yield f"{what} {_until(until, now)}.{because}"
     if waiting.failures:
-        yield f"The last {waiting.failures} connections to {destination} failed."
+        last = "connection" if waiting.failures == 1 else f"{waiting.failures} connections"
+        yield f"The last {last} to {destination} failed."
 
 
 def _next(facts: Facts, recipient: RecipientView, waiting: WaitingRecipient | None) -> str:
@@ -185,6 +188,8 @@ def _next(facts: Facts, recipient: RecipientView, waiting: WaitingRecipient | No
     due, expires = recipient.next_at or waiting.due_at, waiting.expires_at
     if recipient.status == "scheduled":
         return f"It is not delivered yet because it is scheduled for {_time(due, now)}."
+    if recipient.status == "sending" and due <= now:
+        return "It is not delivered yet. The process that was sending it has ended or does not respond; another one takes it over."
     if recipient.status == "sending":
         return f"It is not delivered yet because it is being sent now. If its process stops, another one takes over {_when(due, now)}."
     why = f"It is not delivered yet. {_sentence(recipient.reason or 'It waits for its turn.')}"

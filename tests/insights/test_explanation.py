@@ -96,7 +96,19 @@ def test_an_attempt_is_explained_with_host_source_tls_reply_and_meaning() -> Non
 def test_an_attempt_that_reached_no_server_gives_the_reason() -> None:
     tried = attempt(host=None, address=None, tls=None, source=None, replies=("No server of example.net answered",))
     [found] = explain(facts(recipient(), attempts=(tried,), waiting=(waiting(),))).recipients
-    assert found.sentences[0].endswith("(2 minutes ago): no server was reached. No server of example.net answered.")
+    assert found.sentences[0].endswith("(2 minutes ago): no server could be used. No server of example.net answered.")
+
+
+@pytest.mark.parametrize(("failures", "said"), [(1, "The last connection to"), (2, "The last 2 connections to")])
+def test_failed_connections_are_counted(failures: int, said: str) -> None:
+    [found] = explain(facts(recipient(), waiting=(waiting(failures=failures),))).recipients
+    assert f"{said} mx.example.net failed." in found.sentences
+
+
+@pytest.mark.parametrize(("source", "how"), [("test", "as a test email from the dashboard"), ("dashboard", "as an email of the dashboard")])
+def test_emails_of_the_dashboard_are_called_so(source: str, how: str) -> None:
+    given = facts(recipient("delivered"))
+    assert f"{how} " in explain(attrs.evolve(given, email=attrs.evolve(given.email, source=source))).email[0]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +116,7 @@ def test_an_attempt_that_reached_no_server_gives_the_reason() -> None:
     [
         (recipient("scheduled", next_at=NOW + HOUR), waiting(), "because it is scheduled for 2026-03-01 13:00:00 UTC (in 1 hour)."),
         (recipient("sending", next_at=NOW + MINUTE), waiting(), "another one takes over at 2026-03-01 12:01:00 UTC (in 1 minute)."),
+        (recipient("sending", next_at=NOW), waiting(), "The process that was sending it has ended or does not respond"),
         (
             recipient("queued", next_at=NOW, reason="Waiting for a free connection to mx.example.net."), waiting(due_at=NOW - MINUTE),
             "It has been due since 2026-03-01 11:59:00 UTC (1 minute ago)",

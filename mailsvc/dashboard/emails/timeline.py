@@ -113,8 +113,8 @@ def _description(event: EventView, now: datetime) -> str:
 def _attempt(attempt: AttemptView, count: int, number: int) -> TimelineEntry:
     place = attempt.recipients.index(number)
     outcome, reply = attempt.outcomes[place], attempt.replies[place]
-    where = attempt.host or "no server reached"
     at = f" ({attempt.address})" if attempt.address else ""
-    facts = f"{where}{at} · {attempt.tls or 'no TLS'} · {duration(attempt.seconds)}"
+    server = "No server could be used" if attempt.host is None else f"{attempt.host}{at} · {attempt.tls or 'no TLS'}"
+    facts = f"{server} · {duration(attempt.seconds)}"
     meaning = (attempt.classes[place] or "").replace("_", " ") if place < len(attempt.classes) else ""
     return TimelineEntry(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript, meaning)
