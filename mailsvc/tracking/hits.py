@@ -14,7 +14,7 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.mail.tracking.machine import AGENT_MAX, BURST, Circumstances, machine
+from mailsvc.mail.tracking.machine import AGENT_MAX, BURST, LINKS, Circumstances, machine
 from mailsvc.mail.tracking.token import Tracked
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.audience.objections import Objections, Person
@@ -153,16 +153,17 @@ def _refusal(seen: Seen, facts: Facts | None, objected: Collection[Person]) -> s
 
 @attrs.define(eq=False)
 class RecentClicks:
-    """The links that were followed within the last seconds, by email."""
+    """The links that were followed within the last seconds, by email. Of each email, as many of the latest ones as a burst has."""
 
-    _clicks: OrderedDict[Email, dict[str, datetime]] = attrs.field(factory=OrderedDict)
+    _clicks: OrderedDict[Email, dict[int, datetime]] = attrs.field(factory=OrderedDict)  # by the hash of the URL, which is small
 
     def add(self, email: Email, url: str, at: datetime) -> None:
-        before = {url: then for url, then in self._clicks.pop(email, {}).items() if at - then <= _BURST}
-        self._clicks[email] = {**before, url: at}
+        link = hash(url)
+        before = [(one, then) for one, then in self._clicks.pop(email, {}).items() if at - then <= _BURST and one != link]
+        self._clicks[email] = dict([*before[1 - LINKS :], (link, at)])
         if len(self._clicks) > RECENT:
             self._clicks.popitem(last=False)
 
     def links(self, email: Email, at: datetime) -> int:
-        """How many different links of the email were followed around that time."""
+        """How many different links of the email were followed around that time, up to the number of a burst."""
         return sum(abs(at - then) <= _BURST for then in self._clicks.get(email, {}).values())

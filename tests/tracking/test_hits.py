@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -215,3 +216,17 @@ async def test_an_account_can_refuse_to_have_them_or_whole_addresses() -> None:
     collected.add(seen())
     await collected.store_pending()
     assert len(store.hits) == 1 and collected.dropped == {"off": 1}
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_remembered_of_an_email_is_small_however_many_links_are_followed() -> None:
+    collected = recorder(Store(), 1_000_000)
+    tracemalloc.start()
+    for email in range(20):
+        for number in range(400):
+            collected.add(seen(email, f"https://example.com/{number:04}{'x' * 1900}"))
+        await collected.store_pending()
+        collected.stored.batches.clear()  # type: ignore[attr-defined]
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(collected) == 0 and kept < 1_000_000
