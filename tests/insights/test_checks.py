@@ -385,6 +385,23 @@ def test_domains_that_look_like_others(changes, seen):
     complete(all_of(mail(**changes)))
 
 
+@pytest.mark.parametrize(
+    ("shown", "leads_to", "other"),
+    [
+        ("https://app.example.com:8443/x", "https://app.example.com:8443/x", False),
+        ("https://example.com?ref=mail", "https://example.com?ref=mail", False),
+        ("https://example.com#top", "https://example.com/#top", False),
+        ("http://münchen.example/", "http://xn--mnchen-3ya.example/", False),
+        ("HTTPS://Example.com/x", "https://bank.test/x", True),
+        ("https://example.com?bank.test", "https://bank.test/", True),
+        ("https://example.com:443", "https://bank.test/", True),
+    ],
+)
+def test_only_the_hosts_of_a_links_text_and_target_are_compared(shown: str, leads_to: str, other: bool) -> None:
+    levels = found(mail(html=f'{GOOD}<a href="{leads_to}">{shown}</a>'))
+    assert ("A link shows one address but leads to another" in levels) is other
+
+
 def test_bulk_email_needs_list_unsubscribe():
     assert found(mail(), bulk=True)["Let people unsubscribe with one click"] == "attention"
     fields = "List-Unsubscribe: <https://example.com/u>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"

@@ -20,6 +20,7 @@ _SHORTENERS = frozenset(
 _SHARED = frozenset(
     "facebook.com instagram.com twitter.com x.com linkedin.com youtube.com github.com apple.com google.com tiktok.com".split()
 )
+_ADDRESS = re.compile(r"https?://\S++", re.IGNORECASE)
 _URL = re.compile(r"\b(?:https?://)?((?:[a-z0-9-]+\.)+[a-z]{2,})\b", re.IGNORECASE)
 
 
@@ -40,13 +41,20 @@ def link_hosts(mail: Mail) -> Iterator[Insight]:
 
 def link_texts(mail: Mail) -> Iterator[Insight]:
     for link in mail.page.links if mail.page else ():
-        shown = _URL.fullmatch(link.text.strip().rstrip("/")) or re.match(r"https?://([^/\s]+)", link.text.strip())
-        host = host_of(link.url)
-        if shown and host and not mail.same(shown[1].lower(), host):
+        shown, host = _shown_host(link.text.strip()), host_of(link.url)
+        if shown and host and not mail.same(names.ascii_domain(shown), names.ascii_domain(host)):
             why = "Phishing works this way, and filters check for it."
-            seen, remedy = f"The link “{shown[1]}” leads to {host}.", "Show the real address, or words instead of an address."
+            seen, remedy = f"The link “{shown}” leads to {host}.", "Show the real address, or words instead of an address."
             yield Insight("attention", "A link shows one address but leads to another", seen, why, remedy)
             return
+
+
+def _shown_host(text: str) -> str:
+    """The host of an address that is the text of a link; empty if the text is none."""
+    if found := _URL.fullmatch(text.rstrip("/")):
+        return found[1].lower()
+    found = _ADDRESS.match(text)
+    return host_of(found[0]) if found else ""
 
 
 def link_kinds(mail: Mail) -> Iterator[Insight]:
