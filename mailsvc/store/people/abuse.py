@@ -87,7 +87,7 @@ WHERE id = %(id)s
 class Counts:
     """Recipients of one account over the window. `permanent` ones are among the `bounced`.
 
-    `lately`: delivered since its ramp was last raised.
+    `lately`: delivered since its ramp was last raised, within the window.
     """
 
     account_id: UUID
