@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from mailsvc.audience import csv_reader
 from mailsvc.cli.importing.formats import FORMATS, Format
 from mailsvc.cli.importing.records import Export, Named, Person, Record, Suppressed, Wrong
 from mailsvc.domains import names
@@ -15,7 +17,8 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 
 LONGEST = 256 << 20  # bytes of a file
 NAME = 200  # characters
-_SEPARATORS = ",;\t"
+_PIECE = 50_000  # rows of a CSV file that are in memory at once
+_CONTROL = dict.fromkeys([*range(32), 127], " ")  # Postgres stores no NUL, and names have no use for the others
 
 Row = Mapping[str, Any]
 
@@ -26,38 +29,93 @@ class NotRead(Exception):
 
 def read(export: Export, service: str, file: str, data: bytes) -> None:
     """Add the rows of a file. Raises NotRead."""
-    formats = FORMATS[service]
-    for where, rows in _lists(file, data, {key for known in formats for key in known.lists}):
-        for number, row in enumerate(rows, 1):
-            fitting = (each for each in formats if where in (None, *each.lists) and row.keys() >= set(each.needs))
-            known = next(fitting, None)
-            if known is None:
-                raise NotRead(f"{file}, row {number}: these fields are in no export of {service} that `mailsvc import` knows.")
-            try:
-                for record in _records(known, row):
-                    export.add(record)
-            except ValueError as wrong:
-                export.wrong.append(Wrong(file, number, str(wrong)))
+    text = _utf8(file, data).lstrip()
+    rows = _in_json if text[:1] in (b"{", b"[") else _in_csv
+    for number, known, row in rows(file, text, service):
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            for record in _records(known, row):
+                export.add(record)
+        except ValueError as wrong:
+            export.wrong.append(Wrong(file, number, str(wrong)))
 
 
-def _lists(file: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[str | None, Sequence[Row]]]:
-    """The lists of rows, each with its key in JSON, or None for CSV. Several answers can be in a list, as pages."""
-    text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] not in (b"{", b"["):
-        yield None, _table(file, text)
-        return
+def _utf8(file: str, data: bytes) -> bytes:
+    """Without a byte order mark. PowerShell and spreadsheets write UTF-16, which always begins with one."""
+    if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.removeprefix(codecs.BOM_UTF8)
     try:
-        document = orjson.loads(text)
+        return data.decode("utf-16").encode()
+    except UnicodeError:
+        raise NotRead(f"{file} begins as UTF-16, but is not valid UTF-16.") from None
+
+
+def _in_json(file: str, data: bytes, service: str) -> Iterator[tuple[int, Format, Row]]:
+    """The rows of each list, with their numbers and formats. Several answers can be in a list, as pages."""
+    try:
+        document = orjson.loads(data)
     except orjson.JSONDecodeError as wrong:
         raise NotRead(f"{file} is not valid JSON: {wrong}.") from None
-    pages = [document] if isinstance(document, dict) else document
-    if not all(isinstance(each, dict) for each in pages):
-        raise NotRead(f"{file} is a list of something else than objects.")
-    found = [(key.lower(), value) for page in pages for key, value in page.items() if key.lower() in keys and isinstance(value, list)]
+    keys = {key for known in FORMATS[service] for key in known.lists}
+    pages = _objects(file, [document] if isinstance(document, dict) else document)
+    lists = ((key.lower(), value) for page in pages for key, value in page.items())
+    found: list[tuple[str, Sequence[Any]]] = [(key, value) for key, value in lists if key in keys and isinstance(value, list)]
     if not found and isinstance(document, dict):
         raise NotRead(f"{file} has no list that `mailsvc import` knows. Known are: {', '.join(sorted(filter(None, keys)))}.")
     for key, rows in found or [("", pages)]:
-        yield key, [_flat(row) for row in rows if isinstance(row, dict)]
+        for number, row in enumerate(map(_flat, _objects(file, rows)), 1):
+            known = next((each for each in FORMATS[service] if key in each.lists and row.keys() >= set(each.needs)), None)
+            if known is None:
+                raise NotRead(f"{file}, row {number}: these fields are in no export of {service} that `mailsvc import` knows.")
+            yield number, known, row
+
+
+def _objects(file: str, rows: Sequence[Any]) -> Sequence[Row]:
+    if not all(isinstance(each, dict) for each in rows):
+        raise NotRead(f"{file} is a list of something else than objects.")
+    return rows
+
+
+def _in_csv(file: str, data: bytes, service: str) -> Iterator[tuple[int, Format, Row | ValueError]]:
+    """The rows, with their numbers and the format that the header has; of a row that cannot be read, why."""
+    if not data:
+        return
+    if b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
+    try:
+        header, separator, start = csv_reader.header(data)
+    except csv_reader.Unreadable as wrong:
+        raise NotRead(f"{file} is not valid CSV: {wrong}.") from None
+    places = {_normal(name): at for at, name in reversed(list(enumerate(header))) if name}  # of several columns, the first
+    known = next((each for each in FORMATS[service] if places.keys() >= set(each.needs)), None)
+    if known is None:
+        raise NotRead(f"{file}: these columns are in no export of {service} that `mailsvc import` knows.")
+    places = {name: at for name, at in places.items() if name in (*known.needs, *known.fields.values())}
+    for number, fields in enumerate(_lines(data[start:], separator), 1):
+        yield number, known, _row(file, number, fields, len(header), places, known)
+
+
+def _lines(data: bytes, separator: str) -> Iterator[Sequence[str] | None]:
+    while data:
+        piece = csv_reader.read(data, separator, True, _PIECE)
+        yield from (row.fields for row in piece.rows if row.fields is None or any(row.fields))
+        data = data[piece.bytes :]
+
+
+def _row(file: str, number: int, fields: Sequence[str] | None, most: int, places: Mapping[str, int], known: Format) -> Row | ValueError:
+    if fields is None:
+        return ValueError("the row has a quotation mark that is not closed, or is too long")
+    try:
+        "".join(fields).encode()
+    except UnicodeEncodeError:  # names would be damaged, and all rows are likely to be in the same encoding
+        raise NotRead(f"{file}, row {number}: this is not UTF-8. Save the file as CSV in UTF-8, and import that.") from None
+    if len(fields) > most:  # an unsubscribe could be in the wrong column
+        return ValueError("the row has more fields than the header; see whether one has to be in quotation marks")
+    missing = next((name for name in known.needs if places[name] >= len(fields)), None)
+    if missing is not None:
+        return ValueError(f"the row ends before the column {missing}")
+    return {name: fields[at] for name, at in places.items() if at < len(fields)}
 
 
 def _flat(row: Mapping[str, Any]) -> Row:
@@ -68,18 +126,6 @@ def _flat(row: Mapping[str, Any]) -> Row:
             found |= {f"{_normal(name)}.{_normal(inner)}": deeper for inner, deeper in value.items()}
         found[_normal(name)] = value
     return found
-
-
-def _table(file: str, data: bytes) -> list[Row]:
-    text = data.decode("utf-8", "replace")
-    first = text.partition("\n")[0]
-    separator = max(_SEPARATORS, key=first.count)
-    lines = csv.reader(text.splitlines(), delimiter=separator)
-    try:
-        header = [_normal(name) for name in next(lines, [])]
-        return [dict(zip(header, line, strict=False)) for line in lines if any(line)]
-    except csv.Error as wrong:
-        raise NotRead(f"{file} is not valid CSV: {wrong}.") from None
 
 
 def _normal(name: str) -> str:
@@ -128,7 +174,8 @@ def _tags(value: object) -> tuple[str, ...]:
             found = next(csv.reader([str(value or "")], skipinitialspace=True), [])
         except csv.Error:
             raise ValueError("the tags cannot be read") from None
-    return tuple(name.strip()[:NAME] for name in found if name.strip())
+    names = (name.translate(_CONTROL).strip()[:NAME] for name in found)
+    return tuple(filter(None, names))
 
 
 def _email(row: Row, known: Format) -> str:
@@ -151,4 +198,4 @@ def _domain(text: str) -> str:
 
 def _text(row: Row, name: str) -> str:
     value = row.get(name)
-    return "" if value is None else str(value).strip()
+    return "" if value is None else str(value).translate(_CONTROL).strip()

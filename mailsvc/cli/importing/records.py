@@ -77,12 +77,13 @@ class Export:
         else:
             self.domains[record.name] = None
 
-    def segments_of(self, person: Person) -> Iterator[str]:
-        """By name. IDs of segments that no file names are left out."""
+    def memberships(self) -> Iterator[tuple[Person, str]]:
+        """Who is in which segment, by name. IDs of segments that no file names are left out."""
         named = set(self.segments.values())
-        for one in person.segments:
-            if one in self.segments or one in named:
-                yield self.segments.get(one, one)
+        for person in self.people.values():
+            for one in person.segments:
+                if one in self.segments or one in named:
+                    yield person, self.segments.get(one, one)
 
 
 def _both(first: Person, second: Person) -> Person:

@@ -122,9 +122,8 @@ class Destination:
             if name not in there:
                 there[name] = (await segments.Segments(self.pool, self.clock).add(self.owner.id, name)).id
         joining: dict[str, list[str]] = {}
-        for person in export.people.values():
-            for name in export.segments_of(person):
-                joining.setdefault(name, []).append(folded(person.email))
+        for person, name in export.memberships():
+            joining.setdefault(name, []).append(folded(person.email))
         for name, addresses in joining.items():
             for batch in _batches(addresses):
                 await self._add(there[name], batch)

@@ -28,8 +28,9 @@ def suppressed(found: Export) -> dict[str, str]:
 
 
 def people(found: Export) -> dict[str, tuple[Any, ...]]:
+    segments = {(who.email, name) for who, name in found.memberships()}
     return {
-        each.email: (each.first_name, each.last_name, each.unsubscribed, *sorted(set(found.segments_of(each))))
+        each.email: (each.first_name, each.last_name, each.unsubscribed, *sorted(name for email, name in segments if email == each.email))
         for each in found.people.values()
     }
 
@@ -175,13 +176,60 @@ def test_wrong_rows_are_named_and_the_others_read() -> None:
         (b'{"a": []}', "file1 has no list that `mailsvc import` knows. Known are: data."),
         (b"[1]", "file1 is a list of something else than objects."),
         (b'{"data": [{"x": 1}]}', "file1, row 1: these fields are in no export of resend that `mailsvc import` knows."),
-        (b"Name\nx\n", "file1, row 1: these fields are in no export of resend that `mailsvc import` knows."),
+        (b'{"data": ["a@x.example"]}', "file1 is a list of something else than objects."),
+        (b"Name\nx\n", "file1: these columns are in no export of resend that `mailsvc import` knows."),
+        (
+            "email,unsubscribed,first_name\na@x.example,no,José\n".encode("cp1252"),
+            "file1, row 1: this is not UTF-8. Save the file as CSV in UTF-8, and import that.",
+        ),
+        (b"\xff\xfe{", "file1 begins as UTF-16, but is not valid UTF-16."),
     ],
 )  # fmt: skip
 def test_other_files_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(NotRead) as refused:
         export("resend", data)
     assert str(refused.value) == reason
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_files_of_windows_programs_are_read(encoding: str) -> None:
+    table = "EmailAddress;SuppressionReason;Origin\r\na@x.example;HardBounce;José\r\n"
+    answer = '{"Suppressions": [{"EmailAddress": "b@x.example", "SuppressionReason": "SpamComplaint"}]}'
+    found = Export()
+    for text in (table, answer):
+        read(found, "postmark", "file", text.encode(encoding))
+    assert suppressed(found) == {"a@x.example": "bounce", "b@x.example": "complaint"}
+
+
+def test_line_breaks_in_a_field_end_no_row() -> None:
+    rows = 'email,first_name,last_name,unsubscribed\na@x.example,Ann\u2028,"Ott\r\nthe second",yes\nb@x.example,B\x0cb,,yes\n'
+    found = export("resend", rows.encode())
+    assert people(found) == {"a@x.example": ("Ann", "Ott  the second", True), "b@x.example": ("B b", "", True)} and not found.wrong
+    assert list(people(export("resend", b"email,unsubscribed\ra@x.example,yes\r"))) == ["a@x.example"]
+
+
+def test_rows_that_do_not_fit_the_header_are_left_out_and_the_others_read() -> None:
+    rows = (
+        b'email,first_name,unsubscribed,last_name\na@x.example,"Ann,yes,\nb@x.example,Bob,yes\nc@x.example,Cy, Jr,yes,\n'
+        b"d@x.example,Dan\n\ne@x.example,Eve,yes\n"
+    )
+    found = export("resend", rows)
+    assert people(found) == {"b@x.example": ("Bob", "", True), "e@x.example": ("Eve", "", True)}
+    assert [(each.number, each.reason) for each in found.wrong] == [
+        (1, "the row has a quotation mark that is not closed, or is too long"),
+        (3, "the row has more fields than the header; see whether one has to be in quotation marks"),
+        (4, "the row ends before the column unsubscribed"),
+    ]
+
+
+def test_a_column_without_a_name_means_nothing_and_of_two_columns_the_first_counts() -> None:
+    found = export("sendgrid", b",EMAIL,FIRST_NAME,LAST_NAME,EMAIL\n1,a@x.example,Ann,Ott,\n")  # as a data frame is written
+    assert people(found) == {"a@x.example": ("Ann", "Ott", False)} and not found.segments
+
+
+def test_control_characters_become_spaces() -> None:
+    found = export("mailchimp", {"members": [member("a", "subscribed", ["Ne\0ws"], "An\0n")]})
+    assert people(found) == {"a@x.example": ("An n", "", False, "Ne ws")}
 
 
 @given(st.sampled_from(sorted(FORMATS)), st.one_of(st.binary(max_size=200), st.text('{}[]",:ab@.\n', max_size=80).map(str.encode)))
