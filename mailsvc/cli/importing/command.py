@@ -22,8 +22,10 @@ from mailsvc.settings.schema import Settings
 from mailsvc.store.audience.contacts import Contacts
 from mailsvc.store.audience.imports import Imports
 from mailsvc.store.audience.keys import AudienceKeys
-from mailsvc.store.audience.values import Full
+from mailsvc.store.audience.segments import Segments
+from mailsvc.store.audience.values import Full, Limits
 from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.audit import by_operator, write
 
 SHOWN = 20  # wrong rows
@@ -48,9 +50,7 @@ def import_(
         customers = Customers.of(database, reactor, settings)
         owner = await customers.account(account)
         where = await customers.region_for(owner.id, region)
-        contacts = Contacts(database.pool, reactor, AudienceKeys(database.pool, database.encryption))
-        suppressions = Suppressions(database.pool, reactor, database.hashes)
-        target = Destination(owner, where, database.pool, reactor, customers, suppressions, contacts, Imports(database.pool, reactor))
+        target = _destination(settings, database, reactor, owner, where, customers)
         counts = await target.counts(export)
         if not dry_run:
             what = ", ".join(f"{each.given} {each.kind}" for each in counts if each.given)
@@ -61,6 +61,14 @@ def import_(
         _report(counts, export.wrong, dry_run, as_json)
 
     run_with_database(settings, work)
+
+
+def _destination(settings: Settings, database: Database, reactor: Any, owner: Account, region: str, customers: Customers) -> Destination:
+    pool, most = database.pool, settings.audience
+    keys, limits = AudienceKeys(pool, database.encryption), Limits(most.name, most.value)
+    suppressions, contacts = Suppressions(pool, reactor, database.hashes), Contacts(pool, reactor, keys, limits)
+    segments, imports = Segments(pool, reactor, most.segments), Imports(pool, reactor, most.import_errors, most.imports)
+    return Destination(owner, region, pool, reactor, customers, suppressions, contacts, segments, imports)
 
 
 async def _stored(target: Destination, export: Export, service: str, update: bool) -> Sequence[str]:

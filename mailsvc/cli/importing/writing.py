@@ -20,11 +20,12 @@ from mailsvc.audience.import_plan import Plan
 from mailsvc.audience.imports import ImportWorker
 from mailsvc.cli.importing.records import Export, Kind, Person
 from mailsvc.clock import utc
-from mailsvc.store.audience import members, segments
+from mailsvc.store.audience import members
 from mailsvc.store.audience.contacts import Contacts
 from mailsvc.store.audience.import_values import Import, Orders
 from mailsvc.store.audience.imports import CHUNK, Imports
 from mailsvc.store.audience.keys import folded
+from mailsvc.store.audience.segments import Segments, locked
 from mailsvc.store.events.suppressions import Origin, Suppressions
 from mailsvc.store.paging import ALL
 from mailsvc.store.people.accounts import Account
@@ -55,6 +56,7 @@ class Destination:
     customers: Customers
     suppressions: Suppressions
     contacts: Contacts
+    segments: Segments
     imports: Imports
 
     # What would be new
@@ -76,15 +78,16 @@ class Destination:
         return sum([len(await known(self.owner.id, batch)) for batch in _batches(list(addresses))])
 
     async def _segments(self) -> Sequence[Any]:
-        return (await segments.Segments(self.pool, self.clock).list(self.owner.id, ALL))[0]
+        return (await self.segments.list(self.owner.id, ALL))[0]
 
     # Storing
 
     async def store(self, export: Export, service: str, update: bool) -> Sequence[str]:
         """`update`: overwrite names of contacts that are here already. Returns why domains could not be added."""
         await self._suppress(export, service)
-        await self._import([each for each in export.people.values() if each.unsubscribed], True)
-        await self._import([each for each in export.people.values() if not each.unsubscribed], update)
+        await self._import(list(export.people.values()), update)
+        if not update:  # of those who are here already, only this changes
+            await self._import([Person(each.email, unsubscribed=True) for each in export.people.values() if each.unsubscribed], True)
         await self._join(export)
         return await self._add_domains(export)
 
@@ -107,7 +110,7 @@ class Destination:
     async def _import(self, people: Sequence[Person], update: bool) -> None:
         if not people:
             return
-        data = _table(people)
+        data = _table(people, self.contacts.limits.name)
         one = await self.imports.add(self.owner.id, Orders(_PLAN.stored(), update, (), ()), len(data), 0, _chunks(data))
         worker = ImportWorker(self.imports, self.contacts.keys, deferToThread, self.clock, self.contacts.limits)
         found: Import | None = one
@@ -115,12 +118,14 @@ class Destination:
             if not await worker.poll():  # another process works on it
                 await deferLater(self.clock, AGAIN)
             found = await self.imports.get(self.owner.id, one.id)
+        if found is not None and found.reason is not None:
+            raise Refused(f"The contacts could not be imported: {found.reason}")
 
     async def _join(self, export: Export) -> None:
         there = {each.name: each.id for each in await self._segments()}
         for name in dict.fromkeys(export.segments.values()):
             if name not in there:
-                there[name] = (await segments.Segments(self.pool, self.clock).add(self.owner.id, name)).id
+                there[name] = (await self.segments.add(self.owner.id, name)).id
         joining: dict[str, list[str]] = {}
         for person, name in export.memberships():
             joining.setdefault(name, []).append(folded(person.email))
@@ -130,16 +135,18 @@ class Destination:
 
     async def _add(self, segment: UUID, addresses: Sequence[str]) -> None:
         async def add(tx: Transaction) -> None:
-            await segments.locked(tx, self.owner.id, [segment])
+            await locked(tx, self.owner.id, [segment])
             await members.join(tx, self.owner.id, segment, addresses, utc(self.clock))
 
         await self.pool.transact(add)
 
 
-def _table(people: Sequence[Person]) -> bytes:
-    """As a file that contacts are imported from."""
-    text = io.StringIO()
-    csv.writer(text).writerows((each.email, each.first_name, each.last_name, "yes" if each.unsubscribed else "") for each in people)
+def _table(people: Sequence[Person], most: int) -> bytes:
+    """As a file that contacts are imported from. Rows with names of more than `most` characters would be left out."""
+    text, subscribed = io.StringIO(), {True: "yes", False: ""}
+    csv.writer(text).writerows(
+        (each.email, each.first_name[:most], each.last_name[:most], subscribed[each.unsubscribed]) for each in people
+    )
     return text.getvalue().encode("utf-8", "replace")
 
 

@@ -86,6 +86,32 @@ def test_everything_is_imported_once_and_nobody_is_subscribed_again(mailsvc: Com
     assert rows(database, contacts)[1] == ("gone@x.example", None, True)
 
 
+def test_who_unsubscribed_there_keeps_the_name_that_is_here(mailsvc: Command, database: str, tmp_path: Path) -> None:
+    file = tmp_path / "members.json"
+    words = ("import", str(file), "--account", "Shop", "--from", "mailchimp")
+    member = {"email_address": "a@x.example", "status": "subscribed", "merge_fields": {"FNAME": "Ann"}, "tags": []}
+    file.write_text(json.dumps({"members": [member]}))
+    mailsvc.prints(*words)
+    member |= {"status": "unsubscribed", "merge_fields": {"FNAME": "Anna"}}
+    file.write_text(json.dumps({"members": [member]}))
+    mailsvc.prints(*words)
+    contacts = "SELECT first_name, unsubscribed FROM contacts"
+    assert rows(database, contacts) == [("Ann", True)]
+    mailsvc.prints(*words, "--update")
+    assert rows(database, contacts) == [("Anna", True)]
+
+
+def test_the_limits_of_the_settings_apply(mailsvc: Command, database: str, tmp_path: Path) -> None:
+    file = tmp_path / "members.json"
+    words = ("import", str(file), "--account", "Shop", "--from", "mailchimp")
+    tags = [{"name": "News"}, {"name": "Offers"}]
+    member = {"email_address": "a@x.example", "status": "unsubscribed", "merge_fields": {"FNAME": "Annabella"}, "tags": tags}
+    file.write_text(json.dumps({"members": [member]}))
+    mailsvc.config.write_text(f"{mailsvc.config.read_text()}[audience]\nsegments = 1\nname = 4\n")
+    assert "An account can have at most 1 segments." in mailsvc(*words).stderr
+    assert rows(database, "SELECT first_name, unsubscribed FROM contacts") == [("Anna", True)]
+
+
 def test_what_is_no_export_is_refused(mailsvc: Command, tmp_path: Path) -> None:
     file = tmp_path / "members.json"
     file.write_text("{}")
