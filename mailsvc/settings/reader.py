@@ -18,8 +18,9 @@ from twisted.logger import Logger
 from mailsvc.store.encryption.secrets import ENVIRONMENT, OLD_ENVIRONMENT
 
 PREFIX = "MAILSVC_"
-# The command line's --config, variables of the test suite, and the encryption keys (store/encryption/secrets).
-RESERVED = (f"{PREFIX}CONFIG", f"{PREFIX}TEST_", ENVIRONMENT, OLD_ENVIRONMENT)
+# The command line's --config, and the encryption keys (store/encryption/secrets).
+RESERVED = (f"{PREFIX}CONFIG", ENVIRONMENT, OLD_ENVIRONMENT)
+_TESTS = f"{PREFIX}TEST_"  # variables of the test suite
 
 MOST = 1e9  # of a number with fractions; as seconds, 31 years: much more cannot be added to a date
 
@@ -140,7 +141,7 @@ def _overlaid(cls: type, given: Mapping[str, Any], environ: Mapping[str, str]) -
     places = {variable(table, key): (table, key) for table, key, _ in keys(cls)}
     sections = {field.name: field.metadata["section"] for field in attrs.fields(cls) if "section" in field.metadata}
     for name in sorted(environ):
-        if not name.startswith(PREFIX) or name.startswith(RESERVED):
+        if not name.startswith(PREFIX) or name in RESERVED or name.startswith(_TESTS) or _of_a_service(name, environ[name]):
             continue
         if name not in places:
             raise SettingsError(f"There is no setting for the environment variable {name}.")
@@ -150,6 +151,20 @@ def _overlaid(cls: type, given: Mapping[str, Any], environ: Mapping[str, str]) -
         if isinstance(target, dict):  # otherwise, _table reports it
             target[key] = from_text(environ[name], hint, name)
     return result
+
+
+def _of_a_service(name: str, value: str) -> bool:
+    """Whether Kubernetes sets it for a Service that is called mailsvc or mailsvc-…. No setting has such a name."""
+    match name.split("_"):
+        case [*words] if "" in words:
+            return False  # it names a section
+        case [*_, "SERVICE", "HOST"]:
+            return True
+        case [*_, "PORT", number, "TCP" | "UDP" | "SCTP"] | [*_, "PORT", number, "TCP" | "UDP" | "SCTP", "PROTO" | "PORT" | "ADDR"]:
+            return number.isdigit()
+        case [*_, "PORT"] if "_SERVICE_" not in name:
+            return "://" in value  # a number could be meant for a setting
+    return "_SERVICE_PORT_" in f"{name}_"
 
 
 def from_text(text: str, hint: Any, name: str) -> Any:

@@ -101,6 +101,20 @@ def test_unrelated_environment_variables_are_ignored(tmp_path):
     assert load(tmp_path, PATH="/bin", MAILSVC_CONFIG="x", MAILSVC_TEST_DATABASE="y") == load(tmp_path)
 
 
+@pytest.mark.parametrize("service", ["MAILSVC", "MAILSVC_SMTP_RELAY"])
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path, service):
+    link = "tcp://10.0.0.7:25"
+    variables = {"SERVICE_HOST": "10.0.0.7", "SERVICE_PORT": "25", "SERVICE_PORT_SMTP_TLS": "465", "PORT": link, "PORT_25_TCP": link}
+    variables |= {"PORT_25_TCP_PROTO": "tcp", "PORT_25_TCP_PORT": "25", "PORT_25_TCP_ADDR": "10.0.0.7"}
+    assert load(tmp_path, **{f"{service}_{name}": value for name, value in variables.items()}) == load(tmp_path)
+
+
+def test_no_setting_has_the_name_of_such_a_variable():
+    assert [
+        name for name in (reader.variable(table, key) for table, key, _ in reader.keys(schema.Settings)) if reader._of_a_service(name, "")
+    ] == []
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -175,6 +189,8 @@ def test_the_message_for_a_wrong_setting_names_its_key(tmp_path, text, sentence)
     ("name", "value", "sentence"),
     [
         ("MAILSVC_HTTP__LISSEN", "[]", "There is no setting for the environment variable MAILSVC_HTTP__LISSEN."),
+        ("MAILSVC_PORT", "8025", "There is no setting for the environment variable MAILSVC_PORT."),
+        ("MAILSVC_CONFIG_FILE", "x", "There is no setting for the environment variable MAILSVC_CONFIG_FILE."),
         ("MAILSVC_DATABASE__POOL", "ten", "The environment variable MAILSVC_DATABASE__POOL is 'ten'; expected a whole number"),
         (
             "MAILSVC_DATABASE__POOL",
