@@ -47,10 +47,13 @@ def test_commands_of_root_run_as_the_user_except_setup(tmp_path: Path) -> None:
 
     def run(*words: str) -> str:
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-        return subprocess.run(["sh", "-s", *words], input=wrapper, env=environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(["sh", "-s", "--", *words], input=wrapper, env=environment, capture_output=True, text=True, check=True).stdout
 
     assert run("queue", "list") == "runuser -u mailsvc -- /usr/lib/mailsvc/bin/mailsvc queue list\n"
-    assert run("setup", "--yes") == "/usr/lib/mailsvc/bin/mailsvc setup --yes\n"
+    assert run("--config", "setup", "queue") == "runuser -u mailsvc -- /usr/lib/mailsvc/bin/mailsvc --config setup queue\n"
+    assert run() == "runuser -u mailsvc -- /usr/lib/mailsvc/bin/mailsvc\n"
+    for words in ("setup --yes", "--config x.toml setup", "--config=x.toml setup --help"):
+        assert run(*words.split()) == f"/usr/lib/mailsvc/bin/mailsvc {words}\n"
 
 
 def test_the_compose_file_has_settings_that_exist_and_starts_without_privileges() -> None:
