@@ -25,6 +25,7 @@ from mailsvc.store.events.rollups import Count, Unit, Wanted, first_hour
 PERIODS_MAX = 10_000
 IDS_MAX = 100
 DEFAULT = timedelta(days=7)
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # there are no counts before it, and Python cannot calculate with the first days of year 1
 UNITS: Mapping[str, tuple[Unit, timedelta]] = {
     "hourly": ("hour", timedelta(hours=1)),
     "daily": ("day", timedelta(days=1)),
@@ -290,9 +291,9 @@ def _moment(request: Request, name: str, zone: tzinfo, default: datetime, *, upt
     try:
         if len(text) == 10:
             day = date.fromisoformat(text) + timedelta(days=1 if upto else 0)
-            return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+            return max(EARLIEST, datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC))
         at = datetime.fromisoformat(text)
-        return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
+        return max(EARLIEST, (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC))
     except (ValueError, OverflowError):
         raise invalid(f"The `{name}` parameter must be a date or time in ISO 8601.") from None
 

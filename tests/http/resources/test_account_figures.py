@@ -120,9 +120,15 @@ async def test_metrics_group_and_filter_by_domain(rig: ApiRig) -> None:
         "dimensions=email", "dimensions=email,broadcast&email_id=00000000-0000-0000-0000-000000000001", "email_id=x",
         "start_date=yesterday", "start_date=2026-13-01", "start_date=2026-02-01&end_date=2026-01-01", "start_date=2999-01-01",
         "start_date=2020-01-01&granularity=hourly", "start_date=0001-01-01T00:00:00%2B14:00", "end_date=9999-12-31&start_date=9999-12-30",
+        "end_date=0001-02-01&start_date=0001-01-01T01:00Z&dimensions=period&timezone=America/New_York",
         "domain_id=" + ",".join(str(UUID(int=n)) for n in range(101)),
     ],
 )  # fmt: skip
 @pytest_twisted.ensureDeferred
 async def test_metrics_refuse_invalid_parameters(rig: ApiRig, query: str) -> None:
     assert (await rig.request("GET", f"/emails/metrics?{query}")).status == 422
+
+
+@pytest_twisted.ensureDeferred
+async def test_metrics_of_the_first_days_of_the_calendar_are_zero(rig: ApiRig) -> None:
+    assert (await metrics(rig, end_date="0001-01-01", metrics="sent"))["totals"] == {"sent": 0}
