@@ -11,13 +11,14 @@ from mailsvc.accounts.quota import Quotas, Used
 from mailsvc.clock import utc
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.operations import operation
-from mailsvc.http.problem import invalid
+from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
 from mailsvc.http.resources import metrics
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.http.views import View, const, count, iso, iso_time, maybe, one
+from mailsvc.runtime.offload import InThread
 from mailsvc.store.audience.figures import AudienceSize
-from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.events.rollups import Rollups, TooManyCounts
 from mailsvc.store.postgres.errors import DataRejected
 
 _USED = {"used": count("How much was used.", 42), "limit": maybe(count("The limit; null if there is none.", 3000))}
@@ -59,6 +60,7 @@ class Figures:
     rollups: Rollups
     rate: int
     clock: Any
+    in_thread: InThread
     audience: AudienceContext | None = None
     quotas: Quotas | None = None
 
@@ -70,14 +72,22 @@ class Figures:
         return await request.detached(self._metrics(request, metrics.question(request, self._now())))
 
     async def _metrics(self, request: Request, question: metrics.Question) -> bytes:
-        account_id = request.caller.account_id
+        account_id, expected = request.caller.account_id, question.counts_expected
+        if expected > metrics.LIGHT and not await request.turn(expected * metrics.COUNT_BYTES):
+            raise unavailable()
         try:
-            counts = await self.rollups.counts(account_id, question.wanted)
+            counts = await self.rollups.counts(account_id, question.wanted, metrics.COUNTS_MAX)
         except DataRejected:
             raise invalid("The `timezone` parameter names a time zone that the database does not know.") from None
+        except TooManyCounts:
+            raise invalid(
+                "The response would be too large. Choose a coarser `granularity`, a shorter time or fewer `dimensions`."
+            ) from None
         names = await self.rollups.domains(account_id) if "domain" in question.dimensions else {}
         names |= await self.rollups.broadcasts(account_id, [count.broadcast_id for count in counts if count.broadcast_id is not None])
-        return ok(request, metrics.answer(question, counts, names))
+        if max(expected, len(counts)) <= metrics.LIGHT:
+            return ok(request, metrics.answer(question, counts, names))
+        return ok(request, await self.in_thread(lambda: metrics.answer(question, counts, names)))
 
     @app.route("/usage", methods=["GET"])
     @operation("Retrieve usage", "What the account has used, and its limits.", USAGE)

@@ -5,6 +5,7 @@ Counts are kept by the hour of UTC. In time zones that are half an hour off, a p
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -23,6 +24,10 @@ from mailsvc.http.views import Value, View, choice, const, free, iso, iso_time, 
 from mailsvc.store.events.rollups import Count, Unit, Wanted, first_hour
 
 PERIODS_MAX = 10_000
+COUNTS_MAX = 200_000  # that an answer is made of: enough for each type in each period, and some 60 MB of memory
+COUNT_BYTES = 300  # of memory for each of them, with its part of the answer
+GROUPS = 100  # domains or broadcasts that are expected in a period
+LIGHT = 2000  # counts that are answered in a few milliseconds; others wait for their turn, and are answered in a thread
 IDS_MAX = 100
 DEFAULT = timedelta(days=7)
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # there are no counts before it, and Python cannot calculate with the first days of year 1
@@ -146,7 +151,15 @@ class Question:
     granularity: Literal["hourly", "daily", "weekly", "monthly"]
     metrics: Sequence[str]
     dimensions: Sequence[str]
+    periods: int
     exclude_machine: bool = False
+
+    @property
+    def counts_expected(self) -> int:
+        """About how many counts the answer has at most. Without periods there are few."""
+        if "period" not in self.dimensions:
+            return 0
+        return min(COUNTS_MAX, self.periods * len(TYPES) * (1 if len(self.dimensions) == 1 else GROUPS))
 
     def sums(self, counts: Sequence[Count]) -> dict[str, int]:
         """The metrics that are not rates."""
@@ -166,7 +179,8 @@ def question(request: Request, now: datetime) -> Question:
     if start >= end:
         raise invalid("The `start_date` parameter must be before `end_date` and in the past.")
     unit, length = UNITS[granularity]
-    if (end - start) / length > PERIODS_MAX:
+    periods = math.ceil((end - start) / length)
+    if periods > PERIODS_MAX:
         raise invalid(f"More than {PERIODS_MAX} periods. Choose a coarser `granularity` or a shorter time.")
     metrics = _words(request, "metrics", METRICS) or list(METRICS)
     dimensions = _words(request, "dimensions", DIMENSIONS)
@@ -193,7 +207,7 @@ def question(request: Request, now: datetime) -> Question:
         broadcasts or None,
     )
     exclude = parameters.choice(request, "exclude_machine", "true", "false") == "true"
-    return Question(wanted, zone, granularity, metrics, dimensions, exclude)
+    return Question(wanted, zone, granularity, metrics, dimensions, periods + 1, exclude)
 
 
 def answer(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]) -> dict[str, object]:
@@ -217,7 +231,7 @@ def _rows(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]
         groups = {(period, None, None, None): [] for period in _periods(question)}
     for count in counts:
         groups.setdefault((count.hour or count.day, count.domain_id, count.email_id, count.broadcast_id), []).append(count)
-    rows = []
+    rows, nothing = [], _figures(question.metrics, question.sums(()))
     for (period, domain_id, email_id, broadcast_id), group in groups.items():
         row: dict[str, object] = {}
         if period is not None:
@@ -228,7 +242,7 @@ def _rows(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]
             row["email_id"] = str(email_id)
         if broadcast_id is not None:
             row |= {"broadcast_id": str(broadcast_id), **({"broadcast_name": names[broadcast_id]} if broadcast_id in names else {})}
-        rows.append(row | _figures(question.metrics, question.sums(group)))
+        rows.append(row | (_figures(question.metrics, question.sums(group)) if group else nothing))
     return rows
 
 

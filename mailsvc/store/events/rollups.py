@@ -25,7 +25,7 @@ SELECT CASE WHEN %(by_period)s AND %(unit)s = 'hour' THEN hour END,
 FROM {counted}
 WHERE hour >= date_trunc('hour', %(start)s::timestamptz, 'UTC') AND hour < %(end)s
 AND (%(domains)s::uuid[] IS NULL OR domain_id = ANY (%(domains)s))
-GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT %(most)s
 """
 _HOURLY = "(SELECT hour, domain_id, type, count FROM rollups WHERE account_id = %(account_id)s AND type = ANY (%(types)s)) AS c"
 _BY_EVENT = f"""(
@@ -107,18 +107,23 @@ def first_hour(midnight: datetime) -> datetime:
     return hour if hour == midnight else hour + timedelta(hours=1)
 
 
+class TooManyCounts(Exception):
+    """A question whose answer would need more memory than one request gets."""
+
+
 class Rollups:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def counts(self, account_id: UUID, wanted: Wanted) -> list[Count]:
-        """Raises errors.DataRejected when the database does not know the zone."""
+    async def counts(self, account_id: UUID, wanted: Wanted, most: int | None = None) -> list[Count]:
+        """Raises errors.DataRejected when the database does not know the zone, and TooManyCounts for more than `most` counts."""
         named = {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in attrs.asdict(wanted).items()}
-        if wanted.of_broadcasts:
-            rows = await self._pool.rows(COUNTS_OF_BROADCASTS, {**named, "account_id": account_id})
-            return [Count(*[*row[:3], None, *row[4:], row[3]]) for row in rows]
-        sql = COUNTS if wanted.emails is None else COUNTS_OF_EMAILS
-        return [Count(*row) for row in await self._pool.rows(sql, {**named, "account_id": account_id})]
+        counts = COUNTS if wanted.emails is None else COUNTS_OF_EMAILS
+        sql = COUNTS_OF_BROADCASTS if wanted.of_broadcasts else counts
+        rows = await self._pool.rows(sql, {**named, "account_id": account_id, "most": None if most is None else most + 1})
+        if most is not None and len(rows) > most:
+            raise TooManyCounts
+        return [Count(*[*row[:3], None, *row[4:], row[3]]) if wanted.of_broadcasts else Count(*row) for row in rows]
 
     async def broadcasts(self, account_id: UUID, ids: Sequence[UUID]) -> dict[UUID, str]:
         """The names of these broadcasts."""

@@ -6,14 +6,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import attrs
 import pytest
 import pytest_twisted
 
+from mailsvc.http.resources import metrics as answers
 from mailsvc.http.resources.metrics import METRICS, RATES, SUMS
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.queue.settle import RecipientOutcome, Settlement, Settling
 from tests.http.api_rig import GOOD, ApiRig
+from tests.http.rig import Nothing, Rig
 
 NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 
@@ -132,3 +135,31 @@ async def test_metrics_refuse_invalid_parameters(rig: ApiRig, query: str) -> Non
 @pytest_twisted.ensureDeferred
 async def test_metrics_of_the_first_days_of_the_calendar_are_zero(rig: ApiRig) -> None:
     assert (await metrics(rig, end_date="0001-01-01", metrics="sent"))["totals"] == {"sent": 0}
+
+
+class NoCounts(Nothing):
+    async def counts(self, *_: Any) -> Any:
+        return []
+
+    async def broadcasts(self, *_: Any) -> Any:
+        return {}
+
+
+@pytest.mark.parametrize(("query", "threads"), [("dimensions=period", 0), ("granularity=hourly&dimensions=period&metrics=sent", 1)])
+def test_metrics_of_many_periods_are_made_in_a_thread(query: str, threads: int) -> None:
+    """10,000 of them take a good part of a second, in which no other request would be answered."""
+    rig = Rig()
+    rig.site = attrs.evolve(rig.api, rollups=NoCounts()).site()
+    assert rig.request("GET", f"/emails/metrics?{query}").status == 200
+    assert (len(rig.threads), rig.budget.used) == (threads, 0)
+
+
+@pytest_twisted.ensureDeferred
+async def test_metrics_of_too_many_counts_are_refused(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        await counted(rig, NOW - timedelta(hours=2), "email.sent", 1, UUID(int=n))
+    monkeypatch.setattr(answers, "COUNTS_MAX", 3)
+    assert len((await metrics(rig, dimensions="period,domain", granularity="hourly"))["data"]) == 3
+    await counted(rig, NOW - timedelta(hours=3), "email.sent", 1)
+    refused = await rig.request("GET", "/emails/metrics?dimensions=period,domain&granularity=hourly")
+    assert refused.problem == (422, "validation_error") and "granularity" in refused.json["message"]
