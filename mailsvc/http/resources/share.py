@@ -18,11 +18,12 @@ from mailsvc.http.operations import Parameter, operation
 from mailsvc.http.problem import DELETED, Problem, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources.contents import Contents
+from mailsvc.http.resources.contents import GONE, Contents
 from mailsvc.http.views import acknowledged, text
 from mailsvc.net.signed_links import SHARE, SHARE_MAX_SECONDS, Opened, SignedLinks
 from mailsvc.store.mail.emails import Emails, EmailView
 
+EMPTY = "This email has no text."
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)", re.ASCII | re.IGNORECASE)
 
@@ -67,7 +68,7 @@ _PAGE = """<!doctype html>
 h1{{font-size:1.3rem;overflow-wrap:anywhere}}dl{{display:grid;grid-template-columns:auto 1fr;gap:.2rem .8rem;overflow-wrap:anywhere}}
 dt{{color:#666}}dd{{margin:0}}iframe,pre{{width:100%;box-sizing:border-box;background:#fff;border:1px solid #ddd;border-radius:.4rem}}
 iframe{{height:75vh}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}}</style></head>
-<body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>Sent</dt><dd>{sent}</dd></dl>
+<body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
 {content}</main></body></html>
 """
 
@@ -111,20 +112,21 @@ class Share:
         if email is None:
             raise not_found("Email")
         parsed = await self.contents.of(request, email)
-        page = _page(email, parsed.html, parsed.text)
+        page = _page(email, parsed.html, DELETED if parsed is GONE else parsed.text or EMPTY)
         request.content_type = b"text/html; charset=utf-8"
         for name, value in HEADERS.items():
             request.setHeader(name, value)
         return request.sized(200, page)
 
 
-def _page(email: EmailView, html: str | None, text: str | None) -> bytes:
+def _page(email: EmailView, html: str | None, text: str) -> bytes:
     if html is not None:
         framed = escape(f'<base target="_blank">{html}')
         content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
     else:
-        content = f"<pre>{escape(text or DELETED)}</pre>"
-    sent = datetime.strftime(email.created_at.astimezone(UTC), "%Y-%m-%d %H:%M UTC")
+        content = f"<pre>{escape(text)}</pre>"
+    sent = datetime.strftime((email.scheduled_at or email.created_at).astimezone(UTC), "%Y-%m-%d %H:%M UTC")
+    label = "Scheduled for" if email.last_event == "email.scheduled" else "Sent"
     to = escape(", ".join([*email.to, *email.cc]))
-    page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, sent=sent, content=content)
+    page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, label=label, sent=sent, content=content)
     return page.encode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,11 @@ async def sent(rig: ApiRig, **more: Any) -> str:
     answer = await rig.request("POST", "/emails", {**GOOD, **more})
     assert answer.status == 200, answer.body
     return str(answer.json["id"])
+
+
+async def shared_page(rig: ApiRig, email: str) -> str:
+    url = (await rig.request("POST", f"/emails/{email}/share")).json["url"]
+    return (await rig.request("GET", url.removeprefix("https://api.example.com"), key="")).body.decode()
 
 
 FILES = [
@@ -127,8 +133,26 @@ async def test_shared_email_runs_no_scripts(rig: ApiRig) -> None:
     assert "<script" not in text and "<img" not in text and "<b>" not in text and "secret@" not in text
     assert "&lt;script&gt;" in text and 'sandbox="allow-popups allow-popups-to-escape-sandbox"' in text
     plain = await sent(rig, html=None, text="<b>plain</b>")
-    url = (await rig.request("POST", f"/emails/{plain}/share")).json["url"]
-    assert "&lt;b&gt;plain" in (await rig.request("GET", url.removeprefix("https://api.example.com"), key="")).body.decode()
+    assert "&lt;b&gt;plain" in await shared_page(rig, plain)
+
+
+@pytest_twisted.ensureDeferred
+async def test_shared_email_shows_when_it_is_sent(rig: ApiRig) -> None:
+    at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
+    scheduled = await shared_page(rig, await sent(rig, scheduled_at=at.isoformat()))
+    assert f"<dt>Scheduled for</dt><dd>{at:%Y-%m-%d %H:%M} UTC</dd>" in scheduled
+    assert "<dt>Sent</dt>" in await shared_page(rig, await sent(rig))
+
+
+@pytest_twisted.ensureDeferred
+async def test_shared_email_says_whether_it_has_no_text_or_lost_it(rig: ApiRig) -> None:
+    file_only, message = await sent(rig), b"From: a@example.test\r\nContent-Type: application/pdf\r\n\r\nx\r\n"
+    await rig.pool.run("UPDATE messages SET bytes = %s", (message,))
+    await rig.pool.run("UPDATE emails SET size = %s", (len(message),))
+    page = await shared_page(rig, file_only)
+    assert "This email has no text." in page and "has been deleted" not in page
+    await rig.pool.run("DELETE FROM messages")
+    assert "The content of this email has been deleted." in await shared_page(rig, file_only)
 
 
 @pytest.mark.parametrize("expires_in", ["49h", "3 days", "0m", "soon", "", "-1h", "1.5h", 5, "999999999d"])
