@@ -41,6 +41,7 @@ from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import AttemptRecord, RecipientOutcome, Settlement, Settling
 
+_PAUSED = 3600.0  # seconds before an email of a paused broadcast is looked at again; whoever continues it changes that
 _NOT_WRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
 
 
@@ -201,10 +202,17 @@ class Attempts:
         """Not sent, for a reason that has nothing to do with this email."""
         await self.settle(transaction, [deferred(reason, leased, self.moment) for leased in transaction.recipients])
 
+    async def _wait(self, transaction: Transaction, reason: str) -> None:
+        """For somebody who continues its broadcast. What nobody was sent yet goes back as it was: no attempt was made."""
+        if any(leased.attempts for leased in transaction.recipients):
+            await self.deferred(transaction, reason)
+        else:
+            self._leases.return_unsent(transaction, _PAUSED, reason)
+
     async def poisoned(self, transaction: Transaction, error: BaseException) -> None:
         """An internal error: this email is deferred, and fails after `poison_tries` of them. Other mail goes on."""
         if isinstance(error, Waits):
-            await self.deferred(transaction, str(error))
+            await self._wait(transaction, str(error))
             return
         if (reason := _installation_error(error)) is not None:
             self.log.error("an attempt at {email_id} is deferred: {error}", email_id=transaction.email_id, error=str(error))

@@ -119,13 +119,19 @@ class LeaseBook:
 
     # Back to the queue
 
-    async def give_back(self, transactions: Sequence[Transaction], destination: str | None = None, next_at: datetime | None = None) -> None:
+    async def give_back(
+        self,
+        transactions: Sequence[Transaction],
+        destination: str | None = None,
+        next_at: datetime | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Give up leases. The rows move to `destination` if one is given."""
         leases: dict[int, list[Transaction]] = {}
         for transaction in transactions:
             leases.setdefault(transaction.lease, []).append(transaction)
         for lease, found in leases.items():
-            await self._release(found, lease, destination, next_at)
+            await self._release(found, lease, destination, next_at, reason)
             for transaction in found:
                 if isinstance(transaction.body, bytes):
                     self._recent.keep(transaction.email_id, transaction.body, transaction.envelope)
@@ -133,12 +139,14 @@ class LeaseBook:
         if transactions and destination is not None:
             self._wake()
 
-    async def _release(self, transactions: Sequence[Transaction], lease: int, destination: str | None, next_at: datetime | None) -> None:
+    async def _release(
+        self, transactions: Sequence[Transaction], lease: int, destination: str | None, next_at: datetime | None, reason: str | None
+    ) -> None:
         """If the database rejects the destination, the rows wait under their bare domains. Otherwise, they would be leased for ever."""
         keys = [key for transaction in transactions for key in transaction.keys]
 
         async def release() -> None:
-            await self._queue.release(keys, lease, destination=destination, next_at=next_at)
+            await self._queue.release(keys, lease, destination=destination, next_at=next_at, reason=reason)
 
         try:
             await self._released(release, pace.rejected)
@@ -160,10 +168,10 @@ class LeaseBook:
 
             await self._released(release)
 
-    def return_unsent(self, transaction: Transaction, pause: float = 0.0) -> None:
+    def return_unsent(self, transaction: Transaction, pause: float = 0.0, reason: str | None = None) -> None:
         """Give back one mail in the background; it is not claimed again for `pause` seconds."""
         next_at = pace.now(self._clock) + timedelta(seconds=pause) if pause else None
-        self._tasks.spawn(self.give_back([transaction], next_at=next_at))
+        self._tasks.spawn(self.give_back([transaction], next_at=next_at, reason=reason))
 
     def return_paused(self, transaction: Transaction) -> None:
         """Give back, in the background, a mail whose account is paused, until the pause ends."""

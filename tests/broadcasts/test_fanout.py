@@ -22,9 +22,11 @@ from mailsvc.clock import utc
 from mailsvc.http.resources.broadcasts.fields import expected_end
 from mailsvc.monitoring.metrics import Exposition, broadcasts
 from mailsvc.store.broadcasts.retention import BroadcastRetention
+from mailsvc.store.broadcasts.sending import Sending
 from mailsvc.store.people.quota import Quota as StoredQuota
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.claims import Queue
 from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig, Quota, at_once
 
 
@@ -283,6 +285,27 @@ async def test_too_many_bounces_pause_it_until_somebody_continues(rig: Broadcast
     await rig.fanout.run()
     assert (await rig.get(broadcast)).queued == 300
     assert await rig.broadcasts.continue_(ACCOUNT, broadcast) == "status"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_pause_is_not_counted_as_time_in_which_an_email_can_be_sent(rig: BroadcastRig) -> None:
+    await rig.contacts(25)
+    broadcast = await rig.send()
+    await rig.fanout.run()
+    await rig.pool.run("UPDATE queue SET attempts = 1, status = 'delayed' WHERE address = 'c1@example.net'")
+    rig.clock.advance(24 * 3600)  # of the five days that each has
+    await Sending(rig.pool).pause(await rig.get(broadcast), "Too many bounced.", utc(rig.clock))
+    queue, expired = Queue(rig.pool), 0
+    for _ in range(150):
+        rig.clock.advance(24 * 3600)
+        expired += await queue.expire(utc(rig.clock), limit=10)
+    assert expired == 1  # the one that was tried
+    assert len(await rig.addresses()) == 24
+    assert await rig.broadcasts.continue_(ACCOUNT, broadcast) is None
+    left = "SELECT DISTINCT next_at - %(now)s, expires_at - %(now)s FROM queue"
+    assert await rig.pool.rows(left, {"now": utc(rig.clock)}) == [(timedelta(0), timedelta(days=4))]
+    rig.clock.advance(4 * 24 * 3600)
+    assert await queue.expire(utc(rig.clock)) == 24
 
 
 @pytest_twisted.ensureDeferred

@@ -150,7 +150,7 @@ class Store:
             if row is not None and row.lease == lease:
                 row.lease, row.place = None, row.place + 1
                 row.leased = attrs.evolve(row.leased, destination=destination or row.leased.destination)
-                row.next_at = next_at or row.next_at
+                row.next_at, row.reason = next_at or row.next_at, reason or row.reason
 
     async def leased(self, lease: int) -> dict[tuple[UUID, int], str]:
         self._call("leased")

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from twisted.internet.task import deferLater
 
+from mailsvc.delivery.message_loader import Waits
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
-from tests.delivery.fakes import DeliveryRig, answered, number, taken
+from tests.delivery.fakes import MESSAGE, DeliveryRig, answered, number, taken
 
 # Our own faults
 
@@ -48,6 +49,22 @@ def test_an_error_of_the_installation_defers_mail_and_never_fails_it(error: Exce
     assert server.mails == []
     rig.sending.error = None
     rig.run(86_400)
+    assert rig.store.last(1) == Delivered("250 2.0.0 queued")
+
+
+def test_mail_of_a_paused_broadcast_waits_without_an_attempt() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    for email, attempts in ((1, 0), (2, 3)):
+        rig.store.bodies[number(email)] = Waits("The broadcast is paused.")
+        rig.store.add(email, "bob@example.com", attempts=attempts)
+    rig.start().run(7200)
+    assert server.mails == [] and rig.store.outcomes.keys() == {(number(2), 0)}  # that one was tried before
+    row = rig.store.rows[number(1), 0]
+    assert (row.lease, row.leased.attempts, row.leased.status, row.reason) == (None, 0, "queued", "The broadcast is paused.")
+    assert row.next_at > rig.store.now
+    rig.store.bodies[number(1)], row.next_at = MESSAGE, rig.store.now  # somebody continues it
+    rig.run(5)
     assert rig.store.last(1) == Delivered("250 2.0.0 queued")
 
 

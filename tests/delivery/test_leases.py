@@ -127,7 +127,7 @@ def test_leases_end_although_the_database_rejects_a_destination(destination: str
     released: list[tuple[Any, ...]] = []
 
     class Rejecting:
-        async def release(self, keys: Any, lease: int, *, destination: str | None, next_at: datetime | None) -> None:
+        async def release(self, keys: Any, lease: int, *, destination: str | None, next_at: datetime | None, reason: Any = None) -> None:
             if destination in (None, "another"):
                 raise StatementFailed("54000", "index row size 5096 exceeds btree version 4 maximum 2704")
             released.append((keys, lease, destination, next_at))

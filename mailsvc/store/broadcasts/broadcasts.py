@@ -18,6 +18,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.queue.claims_sql import MORE_TIME
 
 SUFFIX, COPIED_NAME = " (copy)", 70  # what the name of a copy ends with, and how long it may be
 
@@ -54,8 +55,12 @@ UNSCHEDULE = "UPDATE broadcasts SET status = 'draft', scheduled_at = NULL, next_
 CANCEL = "UPDATE broadcasts SET status = 'canceled', paused_at = NULL, reason = NULL, next_at = %s WHERE account_id = %s AND id = %s"
 REMOVE = "DELETE FROM broadcasts WHERE account_id = %s AND id = %s"
 CONTINUE = "UPDATE broadcasts SET paused_at = NULL, reason = NULL, baseline = %s, next_at = %s WHERE account_id = %s AND id = %s"
-RELEASE = """
-UPDATE queue SET next_at = %s, reason = NULL WHERE account_id = %s AND broadcast_id = %s AND lease IS NULL AND attempts = 0
+# The pause does not count: each recipient has the time that was left when it began. Those that would have expired since were given more.
+RELEASE = f"""
+UPDATE queue SET next_at = %(now)s, reason = NULL, expires_at = %(now)s + make_interval(
+    secs => mod(greatest(0, extract(epoch FROM expires_at - %(paused_at)s)), {MORE_TIME} * 86400)::double precision
+)
+WHERE account_id = %(account_id)s AND broadcast_id = %(id)s AND lease IS NULL AND attempts = 0
 """
 COUNTS = "SELECT type, sum(count)::bigint FROM broadcast_counts WHERE account_id = %s AND broadcast_id = %s GROUP BY type"
 SEGMENT = "SELECT EXISTS (SELECT FROM segments WHERE account_id = %s AND id = %s AND deleted_at IS NULL)"
@@ -198,7 +203,7 @@ class Broadcasts:
                 return "not_found" if found is None else "status"
             baseline = outcomes(dict(await tx.rows(COUNTS, (account_id, id_))))
             await tx.run(CONTINUE, (baseline, now, account_id, id_))
-            await tx.run(RELEASE, (now, account_id, id_))
+            await tx.run(RELEASE, {"now": now, "paused_at": found.paused_at, "account_id": account_id, "id": id_})
             await write(tx, lines, now.timestamp())
             return None
 

@@ -188,14 +188,18 @@ class Queue:
         return await self._pool.transact(release)
 
     async def expire(self, now: datetime, limit: int = 500) -> int:
-        """Fail up to `limit` expired recipients that are not leased. Returns their number."""
+        """Fail up to `limit` expired recipients that are not leased. Returns their number. Those of paused broadcasts are passed over."""
 
-        async def expire(tx: Transaction) -> int:
+        async def expire(tx: Transaction) -> tuple[int, int]:
             rows = await tx.rows(claims_sql.BY_INDEX + claims_sql.TAKE_EXPIRED, (now, limit))
-            await events.write(tx, [_expired(now, *row) for row in rows])
-            return len(rows)
+            gone = [row[1:] for row in rows if row[1] is not None]
+            await events.write(tx, [_expired(now, *row) for row in gone])
+            return rows[0][0], len(gone)
 
-        return await self._pool.transact(expire)
+        while True:
+            looked_at, gone = await self._pool.transact(expire)
+            if gone or looked_at < limit:
+                return gone
 
     async def fail_domain(self, domain_id: UUID, reason: str, now: datetime, limit: int) -> int:
         """Fail up to `limit` waiting recipients of mail from a domain, for this reason. Returns their number."""

@@ -74,16 +74,8 @@ LEASED = "SELECT email_id, recipient, ctid::text FROM queue WHERE lease = %s"
 
 DUE_SCHEDULES = statement("mailsvc.store.queue", "release_scheduled")
 
-TAKE_EXPIRED = """
-WITH ended AS MATERIALIZED (
-    SELECT w.email_id, w.recipient, p.reason
-    FROM queue w LEFT JOIN account_pauses p ON p.account_id = w.account_id AND p.until >= w.expires_at
-    WHERE w.lease IS NULL AND w.expires_at <= %s ORDER BY w.expires_at LIMIT %s FOR UPDATE OF w SKIP LOCKED
-)
-DELETE FROM queue q USING ended
-WHERE q.email_id = ended.email_id AND q.recipient = ended.recipient
-RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status, coalesce(ended.reason, q.reason), q.notify
-"""
+MORE_TIME = 100  # days
+TAKE_EXPIRED = statement("mailsvc.store.queue", "expire", more_time=MORE_TIME)
 
 # Reads the whole queue: too rare for an index.
 TAKE_OF_DOMAIN = """
