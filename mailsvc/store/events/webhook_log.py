@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, cast
 from uuid import UUID
@@ -63,9 +63,12 @@ ON CONFLICT (webhook_id, event_id) DO UPDATE SET tries = 0, next_at = least(o.ne
 """
 RANGE = f"""
 SELECT x.event_id {_FROM} {_OF} AND x.created_at >= %(since)s AND x.created_at < %(until)s
-AND (NOT %(failed)s OR (o.event_id IS NULL AND x.status IS DISTINCT FROM 'success')) AND x.event_id > %(start)s
+AND (NOT %(failed)s OR (o.event_id IS NULL AND x.status IS DISTINCT FROM 'success')) AND x.event_id > %(start)s AND x.event_id < %(end)s
 ORDER BY x.event_id LIMIT %(limit)s
 """
+# An ID has about the time of its event. Older and newer messages of the endpoint, which can be millions, are not read.
+NEAR = timedelta(hours=1)
+_OLDEST, _NEWEST = datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 TEST = """
 WITH made AS (
     INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at, payload) VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -90,7 +93,6 @@ FROM (
 JUDGED = 5000  # attempts
 MISSED = statement("mailsvc.store.events", "missed")
 BATCH = 1000
-FIRST = UUID(int=0)
 
 
 @attrs.frozen
@@ -164,7 +166,8 @@ class WebhookLog:
         `lines` are written with the first batch.
         """
         named: dict[str, object] = {"account_id": account_id, "webhook_id": webhook_id, "since": since, "until": until, "now": now}
-        named |= {"failed": failed, "limit": BATCH, "start": FIRST}
+        start, end = (uuid7_floor(min(max(_OLDEST, at), _NEWEST) + near) for at, near in ((since, -NEAR), (until, NEAR)))
+        named |= {"failed": failed, "limit": BATCH, "start": start, "end": end}
         count = 0
         while True:
             found = await self._pool.transact(partial(_replay_batch, named=named, lines=lines))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import attrs
+import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
@@ -15,16 +16,19 @@ from mailsvc.outcome import Delivered
 from mailsvc.store.events.event_log import EventLog
 from mailsvc.store.events.outbox import Due, Outbox, Posted
 from mailsvc.store.events.outbox_sql import CLAIM
-from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhook_log import RANGE, WebhookLog
 from mailsvc.store.events.webhooks import Webhook, Webhooks
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
+from mailsvc.store.postgres.pool import Transaction
+from mailsvc.store.queue.claims_sql import BY_INDEX
 from tests.store.encryption.test_secrets import ENCRYPTION
-from tests.store.fixtures import DAY, MINUTE, NOW, StoreRig, email, together
+from tests.store.fixtures import DAY, MINUTE, NOW, StoreRig, email, explain, nodes, together
 
 SECRET = b"s" * 32
+HOUR = 60 * MINUTE
 ALL = ("email.sent", "email.delivered", "email.canceled")
 
 
@@ -341,6 +345,37 @@ async def test_replays(setup: Setup) -> None:
     assert {due.event_id for due in await setup.claim(now=later)} == {due.event_id for due in dues[2:]}
     assert await setup.log.replay_range(setup.account, webhook.id, NOW - MINUTE, NOW + MINUTE, False, later) == 4
     assert await setup.log.replay_range(setup.account, webhook.id, NOW - MINUTE, NOW, False, later) == 0
+    ever = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    assert await setup.log.replay_range(setup.account, webhook.id, *ever, False, later) == 4
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_replay_reads_no_messages_of_other_times(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint can have millions of them, and those of the last hour are replayed most."""
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(3)
+    older = """
+    INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at, status)
+    SELECT account_id, webhook_id, uuid7_before(%s, n), email_id, type, %s, 'failed'
+    FROM (SELECT * FROM webhook_messages LIMIT 1) m, generate_series(1, 1000) n
+    """
+    at = NOW - 2 * HOUR
+    await partitions.ensure(setup.store.pool, at, 0)
+    await setup.store.pool.run(older, (uuid7(at.timestamp()), at))
+    run: list[tuple[str, Any]] = []
+    rows = Transaction.rows
+
+    async def noted(tx: Transaction, sql: Any, params: Any = ()) -> Any:
+        run.append((sql, params))
+        return await rows(tx, sql, params)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "rows", noted)
+        await setup.log.replay_range(setup.account, webhook.id, NOW - 15 * MINUTE, NOW + MINUTE, False, NOW)
+    [(sql, params)] = [each for each in run if RANGE in each[0]]
+    scans = [node for node in nodes(await explain(setup.store, sql.replace(BY_INDEX, ""), params)) if "Scan" in node["Node Type"]]
+    read = [node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans if node["Relation Name"].startswith("webhook_m")]
+    assert sum(read) == 3
 
 
 @pytest_twisted.ensureDeferred
