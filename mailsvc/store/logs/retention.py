@@ -1,6 +1,8 @@
 """What is too old goes: by partitions for all accounts, by rows for an account that keeps less. What waits is never touched.
 
 A day's partition is emptied (its own table alone is locked, so nobody else notices) or, once nothing of it is kept any longer, dropped.
+Events are in the partition of their email's day, which is not emptied while some are too young.
+
 Either is looked at again under the lock that keeps writers out, so that nothing can begin to wait in between. A lock that cannot be had
 at once is tried for at the next sweep.
 """
@@ -25,6 +27,7 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 LOCK = 0x6B656570  # "keep": one sweep at a time in the whole installation
 BATCH = 500  # rows by which an account's own are deleted
+PAGES = 1000  # at the end of a partition, where its latest rows are
 BATCHES = 400  # of these for one table and account in one sweep; the rest is for the next
 PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
 
@@ -41,19 +44,23 @@ _OUTBOX_ITSELF = "SELECT FROM webhook_outbox w WHERE w.event_id {is_it}"
 
 @attrs.frozen
 class Kind:
-    """Tables with the same retention. `key`: the ID that contains the day; `waits`: what prevents deletion."""
+    """Tables with the same retention. `key`: the ID that contains the day; `waits`: what prevents deletion.
+
+    `own`: the ID that contains a row's own time, from which it is kept.
+    """
 
     tables: tuple[str, ...]
     key: str = "email_id"
     waits: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()  # tables whose partitions of that day are dropped; if empty, the partitions are only truncated
+    own: str = ""
 
 
 MAIL = ("emails", "messages", "events", "attempts", "event_log", "hits")
 KINDS: Mapping[str, Kind] = {
     "bodies": Kind(("messages",), waits=(_QUEUE, _NOTICES)),
     "attempts": Kind(("attempts",), waits=(_QUEUE,)),
-    "events": Kind(("event_log",), waits=(_QUEUE, _FRESH)),
+    "events": Kind(("event_log",), waits=(_QUEUE, _FRESH), own="event_id"),
     "emails": Kind(("emails", "events", "hits"), waits=(_QUEUE, _NOTICES, _FRESH, _OUTBOX), drops=MAIL),
     "webhooks": Kind(
         ("webhook_messages", "webhook_attempts"), "event_id", (_OUTBOX_ITSELF, _FRESH_ITSELF), ("webhook_messages", "webhook_attempts")
@@ -143,23 +150,24 @@ class Retention:
                 break
             if kind.drops or any(found[table].get(name_of(table, day)) for table in kind.tables):
                 try:
-                    done += await self._end(kind, day)
+                    done += await self._end(kind, day, before)
                 except (Contention, TimedOut):
                     break  # for example a backup: a waiting lock blocks all others, so do not try again for each day
         return done
 
-    async def _end(self, kind: Kind, day: datetime) -> list[str]:
+    async def _end(self, kind: Kind, day: datetime, before: datetime) -> list[str]:
         """Delete one day, unless something of that day is still needed or another process is deleting."""
         edges = {"first": uuid7_floor(day), "beyond": uuid7_floor(day + timedelta(days=1))}
         names = [name_of(table, day) for table in kind.drops or kind.tables]
         waits = " OR ".join(f"EXISTS ({each.format(is_it='>= %(first)s')} AND w.{kind.key} < %(beyond)s)" for each in kind.waits)
-        held = f"SELECT {waits or 'false'}"
 
         async def end(tx: Transaction) -> list[str]:
             if not (await tx.rows(_ALONE, (LOCK,)))[0][0]:
                 return []
             places: dict[str, str] = dict(await tx.rows(PLACES_IN_CELL if self._in_cell else PLACES, ([*kind.drops, *names],)))
             there = [name for name in names if name in places]
+            young = [_latest(places[name], kind.own, before) for name in there if kind.own]
+            held = f"SELECT {' OR '.join(filter(None, [waits, *young])) or 'false'}"
             if not there or (await tx.rows(held, edges))[0][0]:
                 return []
             # Parents first, in the order of all other readers and writers.
@@ -188,14 +196,15 @@ class Retention:
 
     async def _delete(self, account_id: UUID, kind: Kind, table: str, before: UUID) -> int:
         waits = " ".join(f"AND NOT EXISTS ({each.format(is_it=f'= t.{kind.key}')})" for each in kind.waits)
+        old = f"t.account_id = %(account)s AND t.{kind.key} < %(before)s" + (f" AND t.{kind.own} < %(before)s" if kind.own else "")
         sql = f"""
             WITH old AS MATERIALIZED (
                 SELECT DISTINCT x.id FROM (
-                    SELECT t.{kind.key} AS id FROM {table} t WHERE t.account_id = %(account)s AND t.{kind.key} < %(before)s {waits}
+                    SELECT t.{kind.key} AS id FROM {table} t WHERE {old} {waits}
                     LIMIT %(bite)s
                 ) x
             )
-            DELETE FROM {table} t USING old WHERE t.account_id = %(account)s AND t.{kind.key} = old.id AND t.{kind.key} < %(before)s
+            DELETE FROM {table} t USING old WHERE t.{kind.key} = old.id AND {old}
         """
         deleted = 0
         for _ in range(BATCHES):
@@ -204,6 +213,12 @@ class Retention:
             if not count:
                 break
         return deleted
+
+
+def _latest(place: str, own: str, before: datetime) -> str:
+    """Whether the latest rows of a partition are too young, as SQL. The partition can be too large to be read as a whole."""
+    first = f"greatest(0, pg_relation_size('{place}') / current_setting('block_size')::bigint - {PAGES})"
+    return f"EXISTS (SELECT FROM {place} WHERE ctid >= format('(%%s,0)', {first})::tid AND {own} >= '{uuid7_floor(before)}')"
 
 
 def _day(partition: str) -> datetime:

@@ -17,6 +17,7 @@ from mailsvc.clock import TimeOfDay
 from mailsvc.outcome import Delivered
 from mailsvc.settings import retention as terms
 from mailsvc.store.events import events
+from mailsvc.store.events.event_log import EventLog
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs import retention as retention_
@@ -44,7 +45,7 @@ async def of_age(store: StoreRig, days: int, **changes: Any) -> NewEmail:
 async def delivered(store: StoreRig, days: int, **changes: Any) -> NewEmail:
     """One that was accepted so many days ago, delivered and numbered."""
     mail = await of_age(store, days, **changes)
-    await store.settle(mail, Delivered("250 OK"))
+    await store.settle(mail, Delivered("250 OK"), at=mail.created_at)
     while await store.ledger.number(1000):
         pass
     return mail
@@ -97,6 +98,36 @@ async def test_bodies_attempts_and_the_log_of_events_may_go_earlier(store: Store
     assert set(await left(store.pool, mail)) == {"emails", "events"}
     assert (await store.emails.recipients(ACCOUNT, mail.email_id))[0].status == "delivered"
     assert {"messages", "event_log"} & set(await left(store.pool, waiting)) == {"messages"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_events_count_from_their_own_time(store: StoreRig) -> None:
+    """They are in the partition of the email's day, which can be long before."""
+    mail = await delivered(store, 10)
+    await opened(store, mail, NOW - DAY)
+    retention, shorter = Retention(store.pool), terms.days(terms.Retention(events=3))
+    assert await retention.sweep(shorter, NOW) == await retention.sweep(shorter, NOW + 2 * DAY) == []
+    assert sorted(await logged(store)) == ["email.delivered", "email.opened", "email.sent"]
+    assert await retention.sweep(shorter, NOW + 3 * DAY) == [partitions.name_of("event_log", mail.created_at)]
+    assert await logged(store) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_that_keeps_events_for_a_shorter_time_keeps_those_that_happened_lately(store: StoreRig) -> None:
+    await opened(store, await delivered(store, 10), NOW - DAY)
+    assert await Retention(store.pool).sweep_account(ACCOUNT, {"events": 3}, NOW) == 2
+    assert await logged(store) == ["email.opened"]
+
+
+async def opened(store: StoreRig, mail: NewEmail, at: datetime) -> None:
+    event = NewEvent(ACCOUNT, mail.email_id, mail.domain_id, None, "email.opened", at)
+    await store.pool.transact(lambda tx: events.write(tx, [event]))
+    await store.ledger.number(1000)
+
+
+async def logged(store: StoreRig) -> list[str]:
+    found, _ = await EventLog(store.pool).after(ACCOUNT, 0, 100)
+    return [event.type for _, event in found]
 
 
 def test_nothing_of_an_email_outlives_it() -> None:
@@ -161,9 +192,9 @@ async def test_a_backup_is_waited_for_once_and_not_for_each_day(store: StoreRig,
     tried: list[datetime] = []
     end = Retention._end
 
-    async def count(self: Retention, kind: retention_.Kind, day: datetime) -> list[str]:
+    async def count(self: Retention, kind: retention_.Kind, day: datetime, before: datetime) -> list[str]:
         tried.append(day)
-        return await end(self, kind, day)
+        return await end(self, kind, day, before)
 
     monkeypatch.setattr(Retention, "_end", count)
 
