@@ -170,4 +170,5 @@ def _typed(kind: str, address: str, *, smtputf8: bool) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:900]
+    """At most 900 bytes, so that a line has at most 998 (5322 §2.1.1)."""
+    return " ".join(text.split()).encode()[:900].decode("utf-8", "ignore")

@@ -123,6 +123,13 @@ def test_status_and_action_agree(diagnostic: str, action: Any, status: str) -> N
     assert NoticeRecipient("a@b.example", action, diagnostic, NOW).status == status
 
 
+@pytest.mark.parametrize("text", ["a", "é", "邮", "😀"])
+def test_long_replies_are_cut_to_the_length_of_a_line(text: str) -> None:
+    recipients = (attrs.evolve(NOTICE.recipients[0], diagnostic="550 5.1.1 " + text * 2000, reporter=text * 2000),)
+    data = dsn.compose(attrs.evolve(NOTICE, recipients=recipients))
+    assert max(map(len, data.split(b"\r\n"))) <= 998 and (text * 200).encode() in data
+
+
 def test_foreign_text_cannot_inject_lines() -> None:
     data = dsn.compose(
         attrs.evolve(
