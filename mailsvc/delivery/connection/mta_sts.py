@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
@@ -25,6 +25,7 @@ _SIZE = 20_000
 _AGAIN = 300.0  # seconds after a fetch that failed (8461 §3.3)
 _FRESH = timedelta(days=1)  # after which a policy is fetched again although its id is the same (8461 §3.3), or after half of its max_age
 _LOOKUP_AGAIN = 60.0  # seconds for which a lookup counts
+_AT_ONCE = 20  # domains of a mail that are looked up at once: each can take the timeouts of DNS and HTTPS
 
 
 class NotFetched(Exception):
@@ -70,8 +71,16 @@ class Policies:
 
     async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]:
         """The policies of those `domains` that have one, whatever its mode."""
-        found = [(domain, await self._policy(domain)) for domain in sorted(domains)]
-        return [(domain, policy) for domain, policy in found if policy is not None]
+        ordered = sorted(domains)
+        if len(ordered) == 1:  # nearly every mail
+            found = [await self._policy(ordered[0])]
+        else:
+            slots = DeferredSemaphore(_AT_ONCE)
+            found = await gatherResults([slots.run(self._policy_later, domain) for domain in ordered])
+        return [(domain, policy) for domain, policy in zip(ordered, found, strict=True) if policy is not None]
+
+    def _policy_later(self, domain: str) -> Deferred[Policy | None]:
+        return Deferred.fromCoroutine(self._policy(domain))
 
     async def _policy(self, domain: str) -> Policy | None:
         known = self._known.get(domain)

@@ -51,10 +51,13 @@ class Web:
         self.stored[domain] = row
 
     def lookup(self, domain: str = "example.com") -> Policy | None:
+        return next((policy for _, policy in self.lookups({domain})), None)
+
+    def lookups(self, domains: set[str]) -> Any:
         found: list[Any] = []
-        Deferred.fromCoroutine(self.policies.of({domain})).addCallback(found.append)
+        Deferred.fromCoroutine(self.policies.of(domains)).addCallback(found.append)
         assert found, "it waits"
-        return found[0][0][1] if found[0] else None
+        return found[0]
 
 
 def test_a_policy_is_fetched_once_and_shared_with_other_processes() -> None:
@@ -105,6 +108,21 @@ def test_a_policy_that_expires_soon_is_kept_while_it_cannot_be_fetched() -> None
     web.file = ENFORCE
     web.clock.advance(301)
     assert web.lookup() is not None
+
+
+def test_the_policies_of_many_domains_are_looked_up_together() -> None:
+    web = Web()
+    found: list[Any] = []
+    web.file = slow = Deferred()
+    domains = {f"{number:02}.example" for number in range(30)}
+    Deferred.fromCoroutine(web.policies.of(domains)).addCallback(found.append)
+    assert len(web.fetched) == 20 and found == []
+    web.file = NotFetched("HTTP status 404")
+    slow.callback(ENFORCE)
+    assert len(web.fetched) == 30 and len(found) == 1
+    web.file = ENFORCE
+    web.clock.advance(301)
+    assert [domain for domain, _ in web.lookups(domains)] == sorted(domains)
 
 
 @pytest.mark.parametrize("gone", [NxDomain("x"), Temporary("no answer"), Records("x", ())])
