@@ -402,6 +402,20 @@ def test_only_the_hosts_of_a_links_text_and_target_are_compared(shown: str, lead
     assert ("A link shows one address but leads to another" in levels) is other
 
 
+def test_links_that_are_tracked_at_the_host_of_the_service_need_a_tracking_subdomain():
+    """The sender linked to its own domain, so it cannot help to say that it should."""
+    link = '<a href="https://mail.service.test/c/AbC">www.example.com</a>'
+    given = mime.parse(mail(html=f"{HEAD}<p>Your order is on its way. {link}</p></html>"))
+    for host, titles in (
+        ("mail.service.test", {"Track links at your own domain", "A link shows one address but leads to another"}),
+        ("", {"Link to your own domain", "A link shows one address but leads to another"}),
+    ):
+        insights = checks.of_mail(checks.mail_of(given, 1000, False, tracked_at=host))
+        wrong = [one for one in insights if one.level == "attention"]
+        assert {one.title for one in wrong} == titles
+        assert all(("tracking subdomain" in one.remedy) is bool(host) for one in wrong)
+
+
 def test_bulk_email_needs_list_unsubscribe():
     assert found(mail(), bulk=True)["Let people unsubscribe with one click"] == "attention"
     fields = "List-Unsubscribe: <https://example.com/u>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"

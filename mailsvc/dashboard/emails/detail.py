@@ -227,7 +227,10 @@ class EmailPages:
         """Insights from the message, those of its domain, and whether DNS checks are still in progress."""
 
         def look() -> tuple[list[Insight], frozenset[str]]:
-            mail = checks.mail_of(parsed, email.size, email.bulk, same_organisation, is_registrable, email.recipients, email.created_at)
+            mail = checks.mail_of(
+                parsed, email.size, email.bulk, same_organisation, is_registrable, email.recipients, email.created_at,
+                (self.reputation.tracking_host or "").removeprefix("www."),
+            )  # fmt: skip
             return checks.of_mail(mail), all_hosts(mail)
 
         found, hosts = await self.context.in_thread(look)

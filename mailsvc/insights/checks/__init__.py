@@ -43,6 +43,7 @@ def mail_of(
     root: Callable[[str], bool] = _two_labels,
     recipients: tuple[str, ...] = (),
     accepted: datetime | None = None,
+    tracked_at: str = "",
 ) -> Mail:
     """`size`: bytes of the whole message. Of a longer text or html than LONGEST the checks see the beginning."""
     parsed = attrs.evolve(parsed, html=parsed.html and parsed.html[:LONGEST], text=parsed.text and parsed.text[:LONGEST])
@@ -51,7 +52,7 @@ def mail_of(
         sender, own = mailbox.address, mailbox.domain
     except AddressError:
         sender, own = "", ""
-    return Mail(parsed, size, bulk, read(parsed.html) if parsed.html else None, sender, own, same, root, recipients, accepted)
+    return Mail(parsed, size, bulk, read(parsed.html) if parsed.html else None, sender, own, same, root, recipients, accepted, tracked_at)
 
 
 def of_mail(mail: Mail) -> list[Insight]:

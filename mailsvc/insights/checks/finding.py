@@ -37,7 +37,8 @@ class Mail:
     """The mail to check.
 
     `own`: the domain of From; `same(a, b)`: whether two hosts belong to one organisation; `root(domain)`: whether a domain is an
-    organisational domain; `accepted`: when the email was accepted, if known.
+    organisational domain; `accepted`: when the email was accepted, if known; `tracked_at`: the host of this service to which tracked links
+    lead, if the domain has no tracking subdomain.
     """
 
     parsed: Parsed
@@ -50,6 +51,7 @@ class Mail:
     root: Callable[[str], bool]
     recipients: tuple[str, ...] = ()
     accepted: datetime | None = None
+    tracked_at: str = ""
 
     @property
     def text(self) -> str:

@@ -80,7 +80,7 @@ def sources(mail: Mail) -> Iterator[Insight]:
         yield Insight("better", "Load images from your own domain", f"Some are loaded from {listed(hosts)}.", why, remedy)
     if not mail.bulk and any(image.tiny and host_of(image.source) for image in found):
         why = "Filters and people dislike tracking, and in transactional email it has little use."
-        yield Insight("better", "Don't track opens", "There is an invisible image.", why, "Remove the tracking pixel.")
+        yield Insight("better", "Don't track opens", "There is an invisible image.", why, "Remove it, or switch open tracking off.")
 
 
 def readable(mail: Mail) -> Iterator[Insight]:

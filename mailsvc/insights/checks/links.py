@@ -12,6 +12,7 @@ from mailsvc.insights.checks.finding import Insight, Mail, listed
 
 LINKS_MAX = 50
 ESCAPES = 20  # %xx in one URL
+SUBDOMAIN = "Set a tracking subdomain on the domain's page."
 
 _SHORTENERS = frozenset(
     "bit.ly tinyurl.com goo.gl t.co ow.ly is.gd buff.ly rebrand.ly cutt.ly shorturl.at rb.gy tiny.cc lnkd.in t.ly s.id bl.ink".split()
@@ -30,12 +31,17 @@ def link_hosts(mail: Mail) -> Iterator[Insight]:
     leaving = mail.parsed.header("List-Unsubscribe") or ""  # these links often lead to the service that sends the email
     urls = [link.url for link in mail.page.links if f"<{link.url}>" not in leaving]
     hosts = {host for url in urls if (host := host_of(url)) and not _shared(host)}
-    others = sorted(host for host in hosts if not mail.same(host, mail.own) and host not in _SHORTENERS)
+    others = sorted(host for host in hosts - {mail.tracked_at} if not mail.same(host, mail.own) and host not in _SHORTENERS)
+    tracked = mail.tracked_at in hosts and not mail.same(mail.tracked_at, mail.own)
+    if tracked:
+        why = "Links to other domains look like phishing."
+        seen = f"Tracked links lead to {mail.tracked_at}, but the email is from {mail.own}."
+        yield Insight("attention", "Track links at your own domain", seen, why, SUBDOMAIN)
     if others:
         why = "Links to other domains look like phishing."
         seen = f"Links lead to {listed(others)}, but the email is from {mail.own}."
         yield Insight("attention", "Link to your own domain", seen, why, f"Link to pages at {mail.own} or a subdomain of it.")
-    elif hosts:
+    elif hosts and not tracked:
         yield Insight("great", "Links lead to the sender's domain", f"All links lead to {listed(sorted(hosts))}.")
 
 
@@ -44,7 +50,8 @@ def link_texts(mail: Mail) -> Iterator[Insight]:
         shown, host = _shown_host(link.text.strip()), host_of(link.url)
         if shown and host and not mail.same(names.ascii_domain(shown), names.ascii_domain(host)):
             why = "Phishing works this way, and filters check for it."
-            seen, remedy = f"The link “{shown}” leads to {host}.", "Show the real address, or words instead of an address."
+            remedy = SUBDOMAIN if host == mail.tracked_at else "Show the real address, or words instead of an address."
+            seen = f"The link “{shown}” leads to {host}."
             yield Insight("attention", "A link shows one address but leads to another", seen, why, remedy)
             return
 
