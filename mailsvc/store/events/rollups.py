@@ -17,6 +17,9 @@ from mailsvc.store.postgres.pool import Pool
 
 Unit = Literal["hour", "day", "week", "month"]
 
+# Names of zones that Postgres takes for abbreviations, which have no summer time, and zones with the same times.
+_SAME = {"CET": "Europe/Brussels", "EET": "Europe/Athens", "MET": "Europe/Brussels", "WET": "Europe/Lisbon"}
+
 # Hours are in UTC. Longer periods begin at midnight of the zone; an hour belongs to the period in which it begins.
 _GROUPED = """
 SELECT CASE WHEN %(by_period)s AND %(unit)s = 'hour' THEN hour END,
@@ -118,9 +121,10 @@ class Rollups:
     async def counts(self, account_id: UUID, wanted: Wanted, most: int | None = None) -> list[Count]:
         """Raises errors.DataRejected when the database does not know the zone, and TooManyCounts for more than `most` counts."""
         named = {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in attrs.asdict(wanted).items()}
+        zone = _SAME.get(wanted.zone, wanted.zone)
         counts = COUNTS if wanted.emails is None else COUNTS_OF_EMAILS
         sql = COUNTS_OF_BROADCASTS if wanted.of_broadcasts else counts
-        rows = await self._pool.rows(sql, {**named, "account_id": account_id, "most": None if most is None else most + 1})
+        rows = await self._pool.rows(sql, {**named, "zone": zone, "account_id": account_id, "most": None if most is None else most + 1})
         if most is not None and len(rows) > most:
             raise TooManyCounts
         return [Count(*[*row[:3], None, *row[4:], row[3]]) if wanted.of_broadcasts else Count(*row) for row in rows]

@@ -90,6 +90,19 @@ async def test_metrics_begin_days_in_the_requested_time_zone(rig: ApiRig) -> Non
     assert [(row["period"], row["sent"]) for row in monthly["data"]] == [("2026-01-01", 0), ("2026-02-01", 0), ("2026-03-01", 15)]
 
 
+@pytest.mark.parametrize(
+    ("zone", "midnight"),
+    [("CET", 22), ("EET", 21), ("MET", 22), ("WET", 23), ("EST5EDT", 4), ("EST", 5), ("Europe/Vienna", 22), ("Etc/GMT-3", 21)],
+)
+@pytest_twisted.ensureDeferred
+async def test_zones_that_postgres_has_abbreviations_for_have_summer_time(rig: ApiRig, zone: str, midnight: int) -> None:
+    at = datetime(2026, 7, 2 if midnight < 12 else 1, midnight, tzinfo=UTC)
+    await counted(rig, at - timedelta(hours=1), "email.sent", 1)
+    await counted(rig, at, "email.sent", 2)
+    query = {"metrics": "sent", "dimensions": "period", "timezone": zone, "start_date": "2026-07-01", "end_date": "2026-07-02"}
+    assert [(row["period"], row["sent"]) for row in (await metrics(rig, **query))["data"]] == [("2026-07-01", 1), ("2026-07-02", 2)]
+
+
 @pytest.mark.parametrize("granularity", ["daily", "hourly"])
 @pytest_twisted.ensureDeferred
 async def test_where_zones_are_half_an_hour_off_each_hour_is_in_one_day(rig: ApiRig, granularity: str) -> None:
