@@ -12,10 +12,13 @@ import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailsvc.monitoring.coordinator import MEANING
+from mailsvc.monitoring.sizes import human_size
 
 EVERY = 15.0  # seconds between two points
 POINTS = 240  # an hour
 WIDTH, HEIGHT = 240.0, 44.0
+FREE_LEAST, BEHIND_MOST = 2e9, 100e6  # bytes, as in etc/alerts.yml
+EXPIRES_SOON = 14 * 86400.0  # seconds
 
 Values = Mapping[tuple[str, ...], float]  # by name (without mailsvc_) and label values, in the order of the label names
 
@@ -36,8 +39,8 @@ class Problem:
     description: str
 
 
-def problems(values: Values) -> list[Problem]:
-    """The current problems."""
+def problems(values: Values, now: float = 0.0) -> list[Problem]:
+    """The current problems. `now`: in Unix time."""
 
     def of(*key: str) -> float:
         return values.get(key, 0.0)
@@ -45,6 +48,15 @@ def problems(values: Values) -> list[Problem]:
     waiting = total(values, "queue_recipients")
     found = [
         (values.get(("database_up",)) == 0, "The database is unreachable. No mail is accepted or sent."),
+        (
+            values.get(("database_writable",)) == 0,
+            "Postgres cannot write: its disk or memory is full. No mail is accepted until there is space.",
+        ),
+        (
+            of("database_restored") > 0,
+            "The database was restored from a backup, and all mail is on hold. Read “Restore” in docs/operations.md, then run "
+            "`mailsvc queue release`.",
+        ),
         (waiting > 0 and not of("processes", "delivery"), "Mail is queued, but no process with the delivery role is running."),
         (
             of("queue_unexplained") > 0,
@@ -74,8 +86,24 @@ def problems(values: Values) -> list[Problem]:
         ),
         (of("pool_waiting") > 20, f"Operations waiting for a database connection: {of('pool_waiting'):,.0f}."),
         (values.get(("coordinator_up",)) == 0, f"This process cannot connect to the cluster's coordinator: {MEANING}."),
+        *_of_resources(values, now),
     ]
     return [Problem(sentence) for present, sentence in found if present]
+
+
+def _of_resources(values: Values, now: float) -> list[tuple[bool, str]]:
+    """Problems that can wait for a day: standby, disk, certificate."""
+    behind, free = values.get(("database_standby_lag_bytes",), 0.0), values.get(("temporary_free_bytes",), FREE_LEAST)
+    left = values.get(("certificate_expires_timestamp_seconds",), now + EXPIRES_SOON) - now
+    expires = f"expires in {seconds(left)}: check certbot" if left > 0 else "has expired"
+    return [
+        (
+            behind > BEHIND_MOST,
+            f"A standby of Postgres is {human_size(int(behind))} behind: what it lacks is lost if it takes over now.",
+        ),
+        (free < FREE_LEAST, f"The disk with temporary files (TMPDIR) has {human_size(int(free))} free."),
+        (left < EXPIRES_SOON, f"The certificate of the SMTP ports {expires}."),
+    ]
 
 
 def total(values: Values, name: str) -> float:
@@ -164,10 +192,10 @@ class Overview:
         for one in self.series:
             one.add(values)
 
-    def shown(self, text: bytes, title: str) -> Shown:
+    def shown(self, text: bytes, title: str, now: float = 0.0) -> Shown:
         values = values_of(text)
         return Shown(
-            title=title, problems=problems(values), series=self.series, queue=_queue(values), unexplained=values.get(
+            title=title, problems=problems(values, now), series=self.series, queue=_queue(values), unexplained=values.get(
                 ("queue_unexplained",)), cards=_cards(values), near=of_each(values, "quota_left"),
             slow=of_each(values, "throttled_emails_per_minute"),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from mailsvc.clock import ahead, held
+from mailsvc.clock import ahead, held, unix
 from mailsvc.monitoring import metrics, overview
 from mailsvc.monitoring.coordinator import CoordinatorWatch
 from mailsvc.monitoring.listener import MetricsPage, QuietSite
@@ -90,7 +90,7 @@ class Monitoring:
 
     async def overview(self) -> Shown:
         """What the first page of the console shows."""
-        return self._overview.shown(await self._metrics.text(), f"Process {self.lease()} on {socket.gethostname()}")
+        return self._overview.shown(await self._metrics.text(), f"Process {self.lease()} on {socket.gethostname()}", unix(self.reactor))
 
     async def punctual(self) -> str | None:
         return held(self.reactor)

@@ -11,6 +11,8 @@ from mailsvc.monitoring.metrics import Exposition
 from mailsvc.monitoring.overview import EVERY, POINTS, Overview, Series, problems, quantile, seconds, values_of
 from tests.end_to_end.rig import PROJECT
 
+NOW, DAY = 1_800_000_000.0, 86400.0
+
 
 def metrics_text(**changes: float) -> bytes:
     """The figures of a healthy installation, with changes."""
@@ -22,6 +24,11 @@ def metrics_text(**changes: float) -> bytes:
         "queue_oldest_seconds", "", {("queued", "transactional"): changes.get("oldest", 3.0), ("delayed", "bulk"): 90}, ("state", "class")
     )
     exposition.gauge("queue_unexplained", "", changes.get("unexplained", 0))
+    exposition.gauge("database_writable", "", changes.get("writable", 1))
+    exposition.gauge("database_restored", "", changes.get("restored", 0))
+    exposition.gauge("database_standby_lag_bytes", "", changes.get("behind", 0))
+    exposition.gauge("temporary_free_bytes", "", changes.get("free", 50e9))
+    exposition.gauge("certificate_expires_timestamp_seconds", "", changes.get("expires", NOW + 60 * DAY))
     exposition.gauge("queue_overdue_seconds", "", changes.get("overdue", 0))
     exposition.gauge("processes", "", {("delivery",): changes.get("delivery", 1), ("http",): 2}, ("role",))
     exposition.gauge("ledger_lag_seconds", "", changes.get("ledger", 0))
@@ -58,12 +65,18 @@ def test_figures_are_taken_from_the_metrics() -> None:
     ({"listed": 2}, "is on 2 block lists and sends no mail."),
     ({"pool": 21}, "waiting for a database connection: 21"),
     ({"coordinator": 0}, "cannot connect to the cluster's coordinator: mail flows"),
+    ({"writable": 0}, "No mail is accepted until there is space."),
+    ({"restored": 1}, "all mail is on hold"),
+    ({"behind": 250e6}, "A standby of Postgres is 250 MB behind"),
+    ({"free": 1.5e9}, "has 1.5 GB free"),
+    ({"expires": NOW + 3 * DAY}, "The certificate of the SMTP ports expires in 3 d"),
+    ({"expires": NOW - 1}, "The certificate of the SMTP ports has expired."),
 ])  # fmt: skip
 def test_problems_are_listed_first(changes: dict[str, float], text: str) -> None:
-    assert problems(values_of(metrics_text())) == []
-    [problem] = problems(values_of(metrics_text(**changes)))
+    assert problems(values_of(metrics_text()), NOW) == []
+    [problem] = problems(values_of(metrics_text(**changes)), NOW)
     assert text in problem.description.replace("\u00a0", " ")
-    assert Overview().shown(metrics_text(**changes), "mailsvc").problems == [problem]
+    assert Overview().shown(metrics_text(**changes), "mailsvc", NOW).problems == [problem]
 
 
 def test_a_line_shows_the_rate_per_minute_of_the_last_hour() -> None:
