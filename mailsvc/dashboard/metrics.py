@@ -32,6 +32,7 @@ ZONES = (
     "Australia/Sydney",
 )
 BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent; above them large mailbox providers reject mail
+SAMPLE_MIN = 100  # recipients below which a rate is not meaningful, as in the insights
 BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
 UNSENT = ("email.failed", "email.suppressed")  # never handed to a server
 TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED, *UNSENT)
@@ -57,6 +58,19 @@ class Rates:
     deliverability: float | None
     bounce: float | None
     complaint: float | None
+
+    @property
+    def bounces_high(self) -> bool:
+        return too_high(self.bounce, self.delivered + self.bounced, BOUNCE_DANGER)
+
+    @property
+    def complaints_high(self) -> bool:
+        return too_high(self.complaint, self.delivered, COMPLAINT_DANGER)
+
+
+def too_high(rate: float | None, recipients: int, danger: float) -> bool:
+    """Whether a rate of so many recipients is worth a warning."""
+    return rate is not None and rate > danger and recipients >= SAMPLE_MIN
 
 
 def rates(counts: Iterable[Count]) -> Rates:

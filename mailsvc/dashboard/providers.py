@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from mailsvc.dashboard.metrics import BOUNCE_DANGER, COMPLAINT_DANGER, METRICS, RANGES, Metrics
+from mailsvc.dashboard.metrics import BOUNCE_DANGER, COMPLAINT_DANGER, METRICS, RANGES, Metrics, too_high
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.store.mail.recipient_domains import LOOKED, DomainCounts, RecipientDomains
 
@@ -49,6 +49,14 @@ class Row:
     def complaint(self) -> float | None:
         return 100 * self.complained / self.delivered if self.delivered else None
 
+    @property
+    def bounces_high(self) -> bool:
+        return too_high(self.bounce, self.recipients, BOUNCE_DANGER)
+
+    @property
+    def complaints_high(self) -> bool:
+        return too_high(self.complaint, self.delivered, COMPLAINT_DANGER)
+
     def added(self, other: DomainCounts | Row) -> Row:
         return Row(
             self.name, self.delivered + other.delivered, self.bounced + other.bounced, self.deferred + other.deferred,
@@ -85,7 +93,4 @@ class ProviderPages:
         chosen = await self.metrics.selection(request)
         domain_id = chosen.domain.id if chosen.domain else None
         counts, complete = await self.stored.counts(request.account_id, chosen.since, chosen.until, domain_id)
-        return request.render(
-            "providers.html", rows=by_provider(counts), complete=complete, looked=LOOKED, chosen=chosen, ranges=RANGES,
-            bounce_danger=BOUNCE_DANGER, complaint_danger=COMPLAINT_DANGER,
-        )  # fmt: skip
+        return request.render("providers.html", rows=by_provider(counts), complete=complete, looked=LOOKED, chosen=chosen, ranges=RANGES)

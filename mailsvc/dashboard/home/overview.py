@@ -54,10 +54,9 @@ def figures(counts: Sequence[Count], days: Sequence[date]) -> list[Figure]:
     return [
         _figure("Sent", f"{week.sent:,}", f"{before.sent:,}{change}", "", [(f"{of.sent:,}", of.sent) for of in last]),
         _figure("Deliverability", *_shown(week.deliverability, before.deliverability, 1), "", _days(last, "deliverability", 1)),
-        _figure("Bounce rate", *_shown(week.bounce, before.bounce, 2), _tone(week.bounce, BOUNCE_DANGER), _days(last, "bounce", 2)),
+        _figure("Bounce rate", *_shown(week.bounce, before.bounce, 2), _tone(week.bounces_high), _days(last, "bounce", 2)),
         _figure(
-            "Complaint rate", *_shown(week.complaint, before.complaint, 3), _tone(week.complaint, COMPLAINT_DANGER),
-            _days(last, "complaint", 3),
+            "Complaint rate", *_shown(week.complaint, before.complaint, 3), _tone(week.complaints_high), _days(last, "complaint", 3),
         ),
     ]  # fmt: skip
 
@@ -72,12 +71,12 @@ def concerns(
 
 
 def _of_rates(week: Rates) -> Iterator[Concern]:
-    if _tone(week.bounce, BOUNCE_DANGER):
+    if week.bounces_high:
         text = (
             f"{week.bounce:.2f}% of your emails bounced in {DAYS} days. Above {BOUNCE_DANGER:g}%, mailbox providers start to reject mail."
         )
         yield Concern(text, "/dashboard/emails?status=bounced&days=7", "View bounced emails")
-    if _tone(week.complaint, COMPLAINT_DANGER):
+    if week.complaints_high:
         text = f"{week.complaint:.3f}% of your recipients complained in {DAYS} days. Above {COMPLAINT_DANGER:g}%, mail goes to spam."
         yield Concern(text, "/dashboard/emails?status=complained&days=7", "View complaints")
 
@@ -108,8 +107,8 @@ def _of_quotas(quotas: Mapping[Period, Used]) -> Iterator[Concern]:
             yield Concern(text, "/dashboard/settings/usage", "See usage", "bad" if share >= 100 else "warn")
 
 
-def _tone(rate: float | None, danger: float) -> Tone:
-    return "bad" if rate is not None and rate > danger else ""
+def _tone(high: bool) -> Tone:
+    return "bad" if high else ""
 
 
 def _shown(rate: float | None, before: float | None, digits: int) -> tuple[str, str]:

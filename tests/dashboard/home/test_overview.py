@@ -54,7 +54,8 @@ def concerns(*of: Count, domain: Domain = DOMAIN, webhook: Webhook = ENDPOINT, u
 
 def test_what_needs_attention() -> None:
     assert concerns(*counts(TODAY, sent=100, delivered=99, bounced=1)) == []
-    assert concerns(*counts(TODAY, delivered=90, bounced=10, complained=1)) == [
+    assert concerns(*counts(TODAY, delivered=50, bounced=49, complained=1)) == []  # too few to say
+    assert concerns(*counts(TODAY, delivered=180, bounced=20, complained=2)) == [
         ("10.00% of your emails bounced in 7 days. Above 4%, mailbox providers start to reject mail.", "bad"),
         ("1.111% of your recipients complained in 7 days. Above 0.08%, mail goes to spam.", "bad"),
     ]
