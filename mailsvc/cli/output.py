@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,6 +51,18 @@ def duration(_context: Any, _parameter: Any, value: str | None) -> float | None:
     if not 0 <= seconds < 1e9:
         raise click.BadParameter("expected a duration such as 90s, 30m, 2h or 1d")
     return seconds
+
+
+def name_of(most: int) -> Callable[[click.Context, click.Parameter, str], str]:
+    """A callback of click: a name that fits into one line of a page or an email."""
+
+    def name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+        found = " ".join(value.split())
+        if not found or len(found) > most or not found.isprintable():
+            raise click.BadParameter(f"expected 1 to {most} printable characters")
+        return found
+
+    return name
 
 
 def moment(at: datetime | None, never: str = "-") -> str:

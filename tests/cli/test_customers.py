@@ -41,7 +41,13 @@ async def test_accounts_are_listed_shown_and_renamed(mailsvc: InProcess) -> None
 
     assert (await mailsvc.prints("account", "rename", "1", "  Example\t Ltd ")).output == "One is now called Example Ltd.\n"
     assert (await mailsvc.prints("account", "rename", "1", "Example Ltd", "--json")).json == {"id": one, "name": "Example Ltd"}
-    assert "NAME needs 1 to 100 printable characters." in await mailsvc.refuses("account", "rename", "1", " ", status=2)
+    wrong = "Invalid value for 'NAME': expected 1 to 100 printable characters"
+    assert wrong in await mailsvc.refuses("account", "rename", "1", " ", status=2)
+    for name in ("", " ", "x" * 101, "a\x1b[31mb"):
+        assert wrong in await mailsvc.refuses("account", "create", name, status=2)
+    for name in ("", "x" * 51, "a\0b"):
+        refused = await mailsvc.refuses("key", "create", "--account", "1", "--name", name, status=2)
+        assert "Invalid value for '--name': expected 1 to 50 printable characters" in refused
     assert "No account is called 'One'." in await mailsvc.refuses("account", "show", "One")
 
     await mailsvc.prints("account", "plan", "1", "free")

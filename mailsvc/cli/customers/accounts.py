@@ -12,7 +12,7 @@ import click
 
 from mailsvc.accounts.onboarding import Customers, Refused, address
 from mailsvc.accounts.quota import Quotas
-from mailsvc.cli.output import AS_JSON, moment, print_json, result
+from mailsvc.cli.output import AS_JSON, moment, name_of, print_json, result
 from mailsvc.cli.runner import run, run_with_database
 from mailsvc.clock import utc
 from mailsvc.runtime.database import Database
@@ -30,7 +30,7 @@ _WEBHOOKS = 1000
 
 
 @click.command("create")
-@click.argument("name")
+@click.argument("name", callback=name_of(NAME_MAX))
 @click.option("--notify", help="Where to send notifications, for example about failing webhooks.")
 @click.option("--trusted", is_flag=True, help="No daily limit as a new account, and its mail is never held automatically.")
 @AS_JSON
@@ -115,19 +115,16 @@ def account_show(settings: Settings, /, account: str, as_json: bool) -> None:
 
 @click.command("rename")
 @click.argument("account")
-@click.argument("name")
+@click.argument("name", callback=name_of(NAME_MAX))
 @AS_JSON
 @click.pass_obj
 def account_rename(settings: Settings, /, account: str, name: str, as_json: bool) -> None:
     """Change the name of an account. Its members see it."""
-    new = " ".join(name.split())
-    if not new or len(new) > NAME_MAX or not new.isprintable():
-        raise click.BadParameter(f"NAME needs 1 to {NAME_MAX} printable characters.")
 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
-        await customers.accounts.rename(owner.id, new, [by_operator(owner.id, "account renamed", f"{owner.name} to {new}")])
-        result(as_json, f"{owner.name} is now called {new}.", id=owner.id, name=new)
+        await customers.accounts.rename(owner.id, name, [by_operator(owner.id, "account renamed", f"{owner.name} to {name}")])
+        result(as_json, f"{owner.name} is now called {name}.", id=owner.id, name=name)
 
     run(settings, work)
 

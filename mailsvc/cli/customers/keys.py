@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from mailsvc.accounts.onboarding import Customers, Refused
-from mailsvc.cli.output import ACCOUNT, AS_JSON, print_json, result, the_only
+from mailsvc.cli.output import ACCOUNT, AS_JSON, name_of, print_json, result, the_only
 from mailsvc.cli.runner import run
 from mailsvc.clock import utc
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.api_keys import KeyView, described, hint, restrictable
 from mailsvc.store.people.audit import by_operator
+
+NAME_MAX = 50  # characters, as in the API
 
 
 @click.group()
@@ -26,7 +28,7 @@ def key() -> None:
 @ACCOUNT
 @click.option("--permission", type=click.Choice(["full_access", "sending_access"]), default="full_access", show_default=True)
 @click.option("--domain", help="The only domain that the key can send from. Requires --permission sending_access.")
-@click.option("--name", default="by the operator", show_default=True)
+@click.option("--name", default="by the operator", show_default=True, callback=name_of(NAME_MAX))
 @click.option("--days", type=click.IntRange(1, 3650), help="Days after which the key stops working. Default: never.")
 @AS_JSON
 @click.pass_obj
