@@ -213,6 +213,8 @@ def _leaf(value: Any, hint: Any, where: str, metadata: Mapping[Any, Any]) -> Any
         if metadata["secret"]:
             raise SettingsError(f"The setting {where} is not {expected(hint)}.") from None
         raise
+    if metadata["secret"] and isinstance(result, str) and not result.strip():  # a token that everybody knows, or libpq's own server
+        raise SettingsError(f"The setting {where} is empty; give it a value, or leave it out.")
     if metadata["check"] is not None and (wrong := metadata["check"](result)):
         raise SettingsError(f"The setting {where} is {_shown(value)}; {wrong}.")
     return result

@@ -209,6 +209,12 @@ def test_a_secret_is_never_shown(tmp_path):
     assert "54321" not in refusal(tmp_path, "database = { url = 54321 }")
 
 
+@pytest.mark.parametrize("name", ["METRICS__TOKEN", "DATABASE__URL", "SECRETS__KEY", "AUDIT__AUTHORIZATION"])
+def test_a_secret_is_not_empty(tmp_path, name):
+    sentence = f"The setting {name.lower().replace('__', '.')} is empty; give it a value, or leave it out."
+    assert refusal(tmp_path, GOOD, **{f"MAILSVC_{name}": " "}) == sentence
+
+
 @pytest.mark.parametrize("key", ["ms_" + "s3cret" * 6, "", KEY + "0", KEY.upper(), KEY.replace("-", "")])
 def test_a_trusted_network_needs_the_id_of_a_key_and_a_key_itself_is_never_shown(tmp_path, key):
     sentence = "The setting smtp.trusted_networks is a table; expected the ID of an API key for ::1, as listed by `mailsvc key list`."
