@@ -265,7 +265,7 @@ def own_names(settings: Settings) -> tuple[str, ...]:
 def certificates(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:
     """The certificate of the SMTP ports. Raises SettingsError."""
     if smtp.self_signed is not None:
-        pair = self_signed(smtp.self_signed, host)
+        pair = _self_signed(smtp.self_signed, host)
     elif smtp.certbot is not None:
         pair = (smtp.certbot / CERTBOT[0], smtp.certbot / CERTBOT[1])
     else:
@@ -275,6 +275,13 @@ def certificates(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) 
         return Certificates(*pair, seconds)
     except (OSError, ValueError, SSL.Error) as error:
         raise SettingsError(f"The certificate {pair[0]} cannot be used with the key {pair[1]}: {error}.") from None
+
+
+def _self_signed(folder: Path, host: str) -> tuple[Path, Path]:
+    try:
+        return self_signed(folder, host)
+    except OSError as error:
+        raise SettingsError(f"The setting smtp.self_signed is {folder}, where no certificate can be stored: {error.strerror}.") from None
 
 
 def mail_limits(limits: settings_.Limits) -> policy.Limits:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -30,10 +31,13 @@ _LIFETIME = timedelta(days=3650)
 def server_context(certificate: Path, key: Path) -> CertificateOptions:
     """TLS 1.2 and newer (8997), with forward secrecy and AEAD; no client certificates (8314 §4.2).
 
-    `certificate` may contain the chain, the server's certificate first.
+    `certificate` may contain the chain, the server's certificate first. Raises OSError, ValueError or SSL.Error.
     """
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
-    private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    try:
+        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    except (TypeError, UnsupportedAlgorithm):
+        raise ValueError("the key is encrypted with a password, or of an unknown kind") from None
     make: Any = CertificateOptions  # accepts cryptography's classes, but its annotations do not
     options: CertificateOptions = make(
         private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2, acceptableCiphers=_CIPHERS

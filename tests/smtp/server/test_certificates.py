@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
 from twisted.internet.task import Clock
 
+from mailsvc import wiring
+from mailsvc.settings.reader import SettingsError
+from mailsvc.settings.schema import Smtp
 from mailsvc.smtp.server.certificates import Certificates, self_signed
 
 
@@ -77,6 +81,25 @@ def test_an_incomplete_pair_is_ignored(tmp_path: Path) -> None:
     os.replace(other_key, key)
     clock.advance(11)
     assert names(certificates.serverConnectionForTLS(None)) == "new.example"
+
+
+def test_a_renewed_key_with_a_password_is_ignored(tmp_path: Path) -> None:
+    clock = Clock()
+    certificate, key = self_signed(tmp_path, "old.example")
+    certificates = Certificates(certificate, key, clock.seconds)
+    private = serialization.load_pem_private_key(key.read_bytes(), None)
+    encrypted = serialization.BestAvailableEncryption(b"secret")
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted))
+    clock.advance(11)
+    assert names(certificates.serverConnectionForTLS(None)) == "old.example"
+
+
+def test_a_pair_that_cannot_be_used_is_an_error_of_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"smtp\.self_signed is .*file, where no certificate can be stored: File exists"):
+        wiring.certificates(Smtp(self_signed=tmp_path / "file"), "mx.example", lambda: 0.0)
+    with pytest.raises(SettingsError, match="cannot be used with the key"):
+        wiring.certificates(Smtp(certbot=tmp_path), "mx.example", lambda: 0.0)
 
 
 def test_the_first_pair_must_be_valid(tmp_path: Path) -> None:
