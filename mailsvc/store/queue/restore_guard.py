@@ -172,8 +172,12 @@ class RestoreGuard:
             return None
 
     def _write(self, seen: Marker) -> None:
-        """Replace the file atomically."""
-        if self.file is not None:
-            temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+        """Replace the file atomically. If that fails, what was found about the database counts all the same."""
+        if self.file is None:
+            return
+        temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+        try:
             temporary.write_text(json.dumps(attrs.asdict(seen)) + "\n")
             temporary.replace(self.file)
+        except OSError as error:
+            self.log.error("the restore marker {path} cannot be written: {error}", path=str(self.file), error=error.strerror)

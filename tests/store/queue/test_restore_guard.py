@@ -65,6 +65,14 @@ async def test_a_restored_database_holds_all_regions_until_released(pool: Pool) 
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_restore_is_noticed_although_the_marker_cannot_be_written(pool: Pool, tmp_path: Path) -> None:
+    guard = RestoreGuard(pool, tmp_path / "missing" / "marker", "near")
+    assert await guard.check() is None
+    await pool.run("UPDATE house SET relation = relation - 1")
+    assert await guard.check() == DUMP  # who asked erases again
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_restore_marker_shows_a_reset(pool: Pool, tmp_path: Path) -> None:
     file = tmp_path / "witness"
     assert await RestoreGuard(pool, file, "near").check(remember=False) is None
