@@ -114,11 +114,11 @@ class Gate:
             return self._counted(head, wrong if head.known else problem.no_endpoint())
         if head.path == CELL:  # asked by a proxy for each SMTP session, for which there are other limits
             return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
+        if found.networks and not allow_list.allows(head.address(), found.networks):
+            return self._foreign(head, found)
         quota = await self.rate.take_shared(found.account_id, found.rate_limit)
         if not quota.allowed:
             return Entry(quota, found, problem=problem.too_many_requests(quota.reset))
-        if found.networks and not allow_list.allows(head.address(), found.networks):
-            return Entry(quota, found, problem=problem.foreign_network())
         if not head.known:
             return Entry(quota, found, problem=problem.no_endpoint())
         if not caller.permits(found, head.method, head.path):
@@ -136,6 +136,13 @@ class Gate:
             return self._checked(head, Entry(quota, body_max=self.limits.form))
         most = self.limits.image if head.path == IMAGES else self.limits.upload
         return self._checked(head, Entry(quota, body_max=most + FORM), Hold(self.budgets.api, account_id))
+
+    def _foreign(self, head: Head, found: Caller) -> Entry:
+        """Whoever has a key that is not for their network cannot use up the limit of its account. The account's log has the request."""
+        quota = self.rate.take(head.address())
+        if not quota.allowed:
+            return Entry(quota, problem=problem.too_many_requests(quota.reset))
+        return Entry(quota, found, problem=problem.foreign_network())
 
     def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
         """A request without a valid key counts towards the limit of its address. The key of an account that moves is valid."""

@@ -45,6 +45,7 @@ KEYS = {
     "ms_full": Caller(ACCOUNT, UUID(int=11), "full_access", None, None),
     "ms_send": Caller(ACCOUNT, UUID(int=12), "sending_access", None, None),
     "ms_three": Caller(UUID(int=2), UUID(int=13), "full_access", None, 3),
+    "ms_near": Caller(ACCOUNT, UUID(int=15), "full_access", None, None, networks=("203.0.113.0/24",)),
     "ms_suspended": Caller(UUID(int=3), UUID(int=14), "full_access", None, None, suspended=True),
 }
 GOOD = {"from": "A <a@example.com>", "to": "b@example.net", "subject": "Hi", "html": "<p>x</p>"}
