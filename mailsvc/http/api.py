@@ -145,7 +145,7 @@ class Api:
             Emails(self.intake, self.emails, contents, reader, self.links, self._used),
             Attachments(self.emails, contents, signed, self.base_url, self.reactor),
             Share(self.emails, contents, signed, reader, self.base_url, self.reactor),
-            Figures(self.rollups, self.rate.default, self.reactor, self.in_thread, self.audience, self.quotas),
+            Figures(self.rollups, self.rate.default, self.reactor, self.in_thread, self.domains, self.audience, self.quotas),
             ApiKeys(self.keys, self.domains.stored, reader, self.reactor),
             Domains(self.domains, reader),
             Logs(self.requests, self.sessions),

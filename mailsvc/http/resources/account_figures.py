@@ -15,6 +15,7 @@ from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
 from mailsvc.http.resources import metrics
 from mailsvc.http.resources.audience.context import AudienceContext
+from mailsvc.http.resources.domains import DomainContext
 from mailsvc.http.views import View, const, count, iso, iso_time, maybe, one
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.audience.figures import AudienceSize
@@ -61,6 +62,7 @@ class Figures:
     rate: int
     clock: Any
     in_thread: InThread
+    domains: DomainContext
     audience: AudienceContext | None = None
     quotas: Quotas | None = None
 
@@ -112,7 +114,7 @@ class Figures:
             "broadcasts": {"used": size.broadcasts, "limit": None},
             "ai_credits": {**none, "next_increase_at": None},
             "automation_runs": {**none, "resets_at": iso_time(next_month)},
-            "domains": {"used": len(await self.rollups.domains(account_id)), "limit": None},
+            "domains": {"used": len(await self.rollups.domains(account_id)), "limit": self.domains.maintenance.limits.per_account},
             "rate_limit": {"limit": request.caller.rate_limit or self.rate, "duration": "1000ms"},
         }
         return ok(request, usage)

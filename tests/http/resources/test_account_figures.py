@@ -51,7 +51,7 @@ async def test_metrics_count_recipients_from_acceptance_to_totals(rig: ApiRig) -
     assert of_email["data"] == [{"email_id": sent, "domain_id": str(rig.domain_id), "domain_name": "example.test", **wanted}]
     usage = (await rig.request("GET", "/usage")).json
     assert (usage["emails"]["daily"]["used"], usage["emails"]["monthly"]["sent"], usage["emails"]["daily"]["limit"]) == (3, 3, None)
-    assert usage["domains"] == {"used": 1, "limit": None} and usage["rate_limit"] == {"limit": 10_000, "duration": "1000ms"}
+    assert usage["domains"] == {"used": 1, "limit": 1000} and usage["rate_limit"] == {"limit": 10_000, "duration": "1000ms"}
     foreign = await rig.request("GET", f"/emails/metrics?email_id={sent}&metrics=sent", key=rig.foreign_key)
     assert foreign.json["totals"] == {"sent": 0}
 
