@@ -37,6 +37,7 @@ _ABSOLUTE = re.compile(
     rf"(?:(?:on )?(?P<day>{_DAY}),?(?: (?:at )?(?P<time>{_TIME}))?|(?:at )?(?P<only>{_TIME})(?:,? (?:on )?(?P<then>{_DAY}))?)"
     rf"(?: (?P<zone>{'|'.join(_ZONES)}))?"
 )
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")  # how they begin, and nothing else does
 
 
 _one_at_a_time = Lock()  # dateparser keeps state between calls, and this runs in threads
@@ -81,6 +82,7 @@ def _english(text: str, now: datetime) -> datetime:
     if text == "now":
         return now
     zone: tzinfo = UTC
+    day = ""
     found = _RELATIVE.fullmatch(text)
     if found is not None:
         plain = "in " + found[1].replace(",", " ")
@@ -92,7 +94,11 @@ def _english(text: str, now: datetime) -> datetime:
         time = found["time"] or found["only"] or "00:00"
         day = found["day"] or found["then"] or ""
         plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
-    return _understood(plain, now, zone)
+    at = _understood(plain, now, zone)
+    if not day.removeprefix("this ").startswith(_WEEKDAYS):
+        return at
+    today = (at.astimezone(zone) - timedelta(days=7)).astimezone(UTC)  # dateparser takes today's weekday for the one in a week
+    return today if today > now else at
 
 
 def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:

@@ -35,6 +35,12 @@ def read(text: str, now: datetime = NOW) -> datetime | None:
         ("Friday at 3pm ET", "2026-11-27T20:00"),
         ("next monday at 10:00", "2026-11-23T10:00"),
         ("on Monday, at 10:30 pm", "2026-11-23T22:30"),
+        ("saturday at 11pm", "2026-11-21T23:00"),
+        ("11pm this Saturday", "2026-11-21T23:00"),
+        ("Friday at 9pm ET", "2026-11-21T02:00"),  # it is still Friday there
+        ("saturday", "2026-11-28T00:00"),
+        ("Saturday at 0:10", "2026-11-28T00:10"),
+        ("next saturday at 11pm", "2026-11-28T23:00"),
         ("November 25 at 5pm PST", "2026-11-26T01:00"),
         ("Dec 3rd 2026 3:30 pm EST", "2026-12-03T20:30"),
         ("2026-11-25 at 17:00 CET", "2026-11-25T16:00"),
@@ -58,7 +64,7 @@ def test_schedule_treats_now_and_just_before_as_now(text: str) -> None:
     [
         "hello", "a", "in", "12", "May", "tomorrow at 25:00", "tomorrow 9", "tomorrow at 9am America/New_York", "half past nine",
         "in 1 min please", "yesterday", "2026-11-22T25:00:00Z", "2026-02-30", "2025-01-01T00:00:00Z", "2027-01-01T00:00:00Z",
-        "in 5 weeks", "in 999999 weeks", "february 30 at 9am", "x" * 65, "99999-01-01", "2026-11-22T10:00:00+99:00",
+        "in 5 weeks", "in 999999 weeks", "february 30 at 9am", "january 1 0001 ET", "x" * 65, "99999-01-01", "2026-11-22T10:00:00+99:00",
         "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
     ],
 )  # fmt: skip
