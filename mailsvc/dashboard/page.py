@@ -32,6 +32,7 @@ from mailsvc.http.multipart import Part
 from mailsvc.net import allow_list
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
+from mailsvc.store.people.api_keys import TooManyKeys
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.roles import NAMES, Permission, permits
 from mailsvc.store.people.sessions import Session
@@ -321,6 +322,8 @@ async def serve(
         return redirect if redirect is not None else await function(request)
     except PageError as error:
         return error_page(request, error)
+    except TooManyKeys as error:
+        return error_page(request, PageError(422, "Too many API keys", str(error)))
     except Busy:
         return error_page(request, PageError(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
     except BodyKeyError as error:

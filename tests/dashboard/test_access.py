@@ -17,6 +17,7 @@ from mailsvc.accounts.onboarding import People
 from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
 from mailsvc.dashboard.signin.password import _SUBSTITUTES, AT_ONCE, WAITING, Busy, Passwords, _easy
 from mailsvc.dashboard.signin.throttle import FREE_OF
+from mailsvc.store.people import api_keys
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.roles import LEAST, Role
@@ -320,6 +321,20 @@ async def test_who_leaves_or_demotes_themselves_lands_on_a_page_that_they_may_op
 
 
 # API keys
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_has_a_largest_number_of_keys(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(BOB, await rig.account(), "developer")
+    bob = await rig.inside(BOB)
+    await bob.get("/dashboard/keys")
+    sending = {"name": "Shop", "permission": "sending_access", "domain": "", "lifetime": ""}
+    monkeypatch.setattr(api_keys, "MOST", 1)
+    assert (await bob.post("/dashboard/keys", sending)).status == 200
+    for path in ("/dashboard/keys", "/dashboard/settings/smtp", "/dashboard/start"):
+        refused = await bob.post(path, sending)
+        assert refused.status == 422 and "at most 1 API keys" in refused.text, path
 
 
 @pytest_twisted.ensureDeferred

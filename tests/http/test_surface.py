@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from mailsvc.http.openapi import endpoints
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
+from mailsvc.store.people import api_keys
 from tests.http.api_rig import GOOD, ApiRig
 from tests.http.rig import Rig
 
@@ -179,3 +180,15 @@ async def test_key_is_limited_to_networks(rig: ApiRig) -> None:
     assert (listed[near["id"]], listed[far["id"]]) == (["0.0.0.0/0", "192.0.2.7/32"], ["203.0.113.0/24"])
     for networks in (["192.0.2.1/24"], ["x"], ["192.0.2.1"] * 21, ["2001:db8::1"]):
         assert (await rig.request("POST", "/api-keys", {"name": "new", "networks": networks})).status == 422
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_has_a_largest_number_of_keys(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are in lists, which would stop the process for everybody."""
+    [(count,)] = await rig.pool.rows("SELECT count(*) FROM api_keys WHERE account_id = %s", (rig.account_id,))
+    monkeypatch.setattr(api_keys, "MOST", count + 1)
+    last = await make(rig)
+    refused = await rig.request("POST", "/api-keys", {"name": "one more"})
+    assert refused.problem == (422, "validation_error") and f"at most {count + 1} API keys" in refused.json["message"]
+    assert (await rig.request("DELETE", f"/api-keys/{last['id']}")).status == 200
+    await make(rig)

@@ -43,7 +43,7 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
         until = None if days is None else utc(customers.reactor) + timedelta(days=days)
         line = by_operator(owner.id, "key created", described(name, permission, only, until))
         key_id, token = await customers.keys.create(
-            owner.id, name, permission, only.id if only is not None else None, [line], expires_at=until
+            owner.id, name, permission, only.id if only is not None else None, [line], expires_at=until, limited=False
         )
         result(as_json, token, id=key_id, token=token)
 

@@ -20,7 +20,7 @@ from mailsvc.http.request import Request
 from mailsvc.http.views import Listing, View, acknowledged, choice, const, maybe, text, texts, time, uuid
 from mailsvc.net import allow_list
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Keys, KeyView, Permission, described, restrictable
+from mailsvc.store.people.api_keys import Keys, KeyView, Permission, TooManyKeys, described, restrictable
 
 PERMISSIONS = ("full_access", "sending_access")
 _NAME = Text("A name that says where the key is used.", "Shop (production)", most=50, required=True, blank=False)
@@ -106,16 +106,19 @@ class ApiKeys:
             raise invalid("The `expires_at` field must be in the future.")
         networks: Sequence[str] = given["networks"] or ()
         line = audited(request, "key created", described(given["name"], permission, domain, expires_at, networks))
-        key_id, token = await self.keys.create(
-            account_id,
-            given["name"],
-            permission,
-            domain_id,
-            [line],
-            created_with=request.caller.key_id,
-            expires_at=expires_at,
-            networks=networks,
-        )
+        try:
+            key_id, token = await self.keys.create(
+                account_id,
+                given["name"],
+                permission,
+                domain_id,
+                [line],
+                created_with=request.caller.key_id,
+                expires_at=expires_at,
+                networks=networks,
+            )
+        except TooManyKeys as wrong:
+            raise invalid(str(wrong)) from None
         return created(request, CREATED.show(id=key_id, token=token))
 
     @app.route("/api-keys", methods=["GET"])

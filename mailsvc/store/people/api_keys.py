@@ -61,7 +61,8 @@ SELECT NULL FROM account_arrivals WHERE name = 'api_keys' AND content ->> 'id' =
 UNION ALL
 SELECT cell FROM account_move_keys WHERE key_id = %s
 """
-MOST = 5000  # keys in a list that includes revoked ones
+MOST = 5000  # active keys of an account, and keys in a list that includes revoked ones
+COUNT = "SELECT count(*) FROM (SELECT FROM api_keys WHERE account_id = %s AND revoked_at IS NULL LIMIT %s) k"
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s::uuid, (SELECT created_by FROM api_keys WHERE id = %s)))
@@ -111,6 +112,10 @@ class Caller:
     def of_service(cls, account_id: UUID, domain_id: UUID) -> Caller:
         """For mail of this service itself, whose sources do not count towards limits (intake)."""
         return cls(account_id, None, "sending_access", domain_id, None)
+
+
+class TooManyKeys(Exception):
+    """The account has as many keys as an account can have. The message is a sentence for the user."""
 
 
 @attrs.frozen
@@ -163,14 +168,16 @@ class Keys:
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
         *, created_by: UUID | None = None, created_with: UUID | None = None, expires_at: datetime | None = None,
-        networks: Sequence[str] = (),
+        networks: Sequence[str] = (), limited: bool = True,
     ) -> tuple[UUID, str]:  # fmt: skip
-        """Create a key. Returns its ID and the key, which is not stored.
+        """Create a key. Returns its ID and the key, which is not stored. Raises TooManyKeys, unless `limited` is false.
 
         `created_by`: the user; `created_with`: the API key, whose own creator is recorded as the creator of the new key.
         """
         if domain_id is not None and not restrictable(permission):
             raise ValueError(f"A key with the permission {permission} cannot be restricted to one domain.")
+        if limited and await self._pool.rows(COUNT, (account_id, MOST)) == [(MOST,)]:
+            raise TooManyKeys(f"An account can have at most {MOST} API keys. Delete one that you no longer need.")
         now = unix(self._clock)
         key_id, token = uuid7(now), new_token(cell_of(self._pool.dsn))
         at = datetime.fromtimestamp(now, UTC)
