@@ -1,7 +1,7 @@
 -- A plan made for an empty table must also suit a full one, so it leaves the planner no choice: the other recipients of each email are
 -- found by its ID, and locked rows by their position. A row changed meanwhile has another position and is left for the next claim.
--- A first attempt needs the message next: messages are returned too if all would fit, were they as large as each of them. Those about a
--- topic are read later, when it is known who still wants them.
+-- A first attempt needs the message next: messages are returned too if all would fit, were they as large as each of them. Large ones are
+-- not, because they have further pieces; nor those about a topic, which are read later, when it is known who still wants them.
 WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%(destinations)s::text[], %(limits)s::bigint[]) AS a(destination, most)
 ), chosen AS MATERIALIZED (
@@ -27,7 +27,8 @@ WITH wanted AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY email_id) AS nth, count(*) OVER () AS many FROM leased
 )
 SELECT l.account_id, l.email_id, l.recipient, l.domain_id, l.region, l.address, l.destination, l.attempts, l.status, l.expires_at,
-       l.bulk, l.host, l.source, l.faults, l.next_at, e.envelope, CASE WHEN e.size * l.many <= %(message_bytes)s THEN (
+       l.bulk, l.host, l.source, l.faults, l.next_at, e.envelope,
+       CASE WHEN e.size <= {small} AND e.size * l.many <= %(message_bytes)s THEN (
            SELECT bytes FROM messages m WHERE m.account_id = l.account_id AND m.email_id = l.email_id AND m.piece = 0
        ) END, CASE WHEN l.attempts = 0 THEN l.broadcast_id END, e.encrypted, CASE WHEN e.compressed THEN e.size END
 FROM counted l LEFT JOIN LATERAL (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mailsvc.store.mail.inserts import SMALL
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.sql import statement
 
@@ -31,6 +32,7 @@ CLAIM = statement(
     "claim",
     transactional=_DUE.format(kind="NOT bulk", name="transactional"),
     bulk=_DUE.format(kind="bulk", name="in_bulk"),
+    small=SMALL,
 )
 
 # Planned once for any limit: rows are read from the index in order, never from a bitmap that is sorted afterwards.

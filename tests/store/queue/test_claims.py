@@ -17,6 +17,7 @@ from mailsvc.net.dns import Mx
 from mailsvc.outcome import Deferred
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.mail.messages import Parts
 from mailsvc.store.postgres.pool import Transaction
 from mailsvc.store.queue import claims_sql
 from mailsvc.store.queue.claims import FOREVER, Hold, Queue, Ready
@@ -100,6 +101,20 @@ async def test_a_claim_of_first_attempts_returns_messages_that_fit(store: StoreR
     await store.claim("example.net")
     await store.settle(tried, Deferred("later", NOW))
     assert set(await brought(8000)) == {small.email_id, large.email_id}
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize(("parts", "brought"), [((1 << 16,), True), (((1 << 16) + 1,), False), ((600_000,), False), ((10, 70_000), False)])
+async def test_a_claim_brings_no_message_that_has_several_pieces(store: StoreRig, parts: tuple[int, ...], brought: bool) -> None:
+    """It would bring the first one only, which would be sent as if it were the message."""
+    message = Parts(tuple(b"x" * size for size in parts))  # as the SMTP listener spools it
+    mail = email(message=message)
+    await store.accept(mail)
+    claimed = await store.queue.claim(REGION, {"example.org": 1}, NOW, store.lease, 1 << 20)
+    assert len(claimed.rows) == 1
+    assert {email_id: len(body) for email_id, (body, _) in claimed.messages.items()} == ({mail.email_id: len(message)} if brought else {})
+    stored = await store.messages.load(ACCOUNT, mail.email_id)
+    assert stored is not None and len(stored.body) == len(message)
 
 
 @pytest_twisted.ensureDeferred
