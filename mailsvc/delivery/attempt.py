@@ -21,7 +21,7 @@ from mailsvc.delivery.attempt_envelope import envelope_of
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
 from mailsvc.delivery.connection.mta_sts import Policies
-from mailsvc.delivery.connection.tls_counts import TlsCounts
+from mailsvc.delivery.connection.tls_counts import TlsCounts, result_of
 from mailsvc.delivery.connection.tls_policy import TlsPolicy, required_policy
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
@@ -263,7 +263,11 @@ class Attempts:
         result = "success" if connection.client.tls is not None else "starttls-not-supported"
         for domain, _ in policy.policies:
             self.tls_counts.count(domain, "sts", connection.host, result)
-        if connection.mode == "dane" or not policy.policies:
+        trusted = _result_if_trusted(connection) if policy.testing else ""
+        for domain, tested in policy.testing:  # as if it were enforced (8461 §5)
+            named = tested.allows(connection.host) or trusted == "starttls-not-supported"
+            self.tls_counts.count(domain, "sts", connection.host, trusted if named else "validation-failure")
+        if connection.mode == "dane" or not (policy.policies or policy.testing):
             kind = "tlsa" if connection.mode == "dane" else "no-policy-found"
             self.tls_counts.count(domain_of(transaction.recipients[0].address), kind, connection.host, result)
 
@@ -385,6 +389,14 @@ def _expired(leased: Leased) -> Outcome:
     if leased.attempts == 0 and leased.status == "queued":
         return Failed("It could not be sent before it expired.")
     return Bounced("It could not be delivered before it expired.", "Transient", "General", meaning=known("expired"))
+
+
+def _result_if_trusted(connection: OpenConnection) -> str:
+    """The result of a session, as TLS reports call it, if the server's certificate had to be trusted."""
+    if connection.client.tls is None:
+        return "starttls-not-supported"
+    fault = None if connection.mode == "verified" else connection.client.certificate_fault()
+    return "success" if fault is None else result_of(fault)
 
 
 def _refusals(result: Result) -> tuple[Reply, ...]:

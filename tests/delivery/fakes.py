@@ -347,6 +347,9 @@ class FakeClient:
         server.open.add(self)
         server.most_open = max(server.most_open, len(server.open))
 
+    def certificate_fault(self) -> str | None:
+        return "the certificate is not for it" if self.server.untrusted else None
+
     def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: SendMode) -> Deferred[Any]:
         assert self.waiting is None, "one mail at a time"
         self.sent += 1

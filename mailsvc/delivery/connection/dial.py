@@ -11,21 +11,11 @@ from twisted.internet.error import ConnectError, ConnectionRefusedError, NoRoute
 from twisted.internet.error import TimeoutError as ConnectTimeout
 
 from mailsvc.delivery.connection.connect import CannotConnect
+from mailsvc.delivery.connection.tls_counts import result_of
 from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.smtp.client import tls
 from mailsvc.smtp.client.client import Canceled, GreetingRefused, NotReady, SmtpClient, Timeouts, TlsFailed, TlsPolicy
 from mailsvc.smtp.client.tls import ClientTls
-
-# The result type of a failure in TLS reports (8460 §4.3), by a part of its reason.
-_RESULTS = (
-    ("does not offer STARTTLS", "starttls-not-supported"),
-    ("the certificate is not for", "certificate-host-mismatch"),
-    ("expired", "certificate-expired"),
-    ("TLSA", "tlsa-invalid"),
-    ("self-signed", "certificate-not-trusted"),
-    ("unknown", "certificate-not-trusted"),
-    ("not trusted", "certificate-not-trusted"),
-)
 
 
 def dialer(
@@ -53,7 +43,7 @@ def dialer(
         except GreetingRefused as error:
             raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
         except TlsFailed as error:
-            raise CannotConnect(f"failed at TLS: {error.reason}", error.transcript, tls=True, result=_result(error.reason)) from None
+            raise CannotConnect(f"failed at TLS: {error.reason}", error.transcript, tls=True, result=result_of(error.reason)) from None
         except Canceled:
             raise CancelledError from None
         except NotReady as error:
@@ -73,17 +63,13 @@ def _security(host: str, options: DialOptions, roots: str | None) -> tuple[TlsPo
         case "clear":
             return "none", None
         case "opportunistic":
-            return "opportunistic", None
+            return "opportunistic", tls.unverified(host, roots)
         case "encrypted":
             return "required", None
         case "verified":
             return "required", tls.verified(host, roots)
         case "dane":
             return "required", tls.by_dane(host, options.tlsa, options.names)
-
-
-def _result(reason: str) -> str:
-    return next((result for part, result in _RESULTS if part in reason), "validation-failure")
 
 
 def _why(error: BaseException) -> str:

@@ -14,6 +14,16 @@ from mailsvc.runtime.polling import every
 from mailsvc.store.queue.tls import TlsRecords
 
 Count = tuple[date, str, str, str, str]  # day, policy domain, policy type, host, result
+# The result type of a failure in TLS reports (8460 §4.3), by a part of its reason.
+_RESULTS = (
+    ("does not offer STARTTLS", "starttls-not-supported"),
+    ("the certificate is not for", "certificate-host-mismatch"),
+    ("expired", "certificate-expired"),
+    ("TLSA", "tlsa-invalid"),
+    ("self-signed", "certificate-not-trusted"),
+    ("unknown", "certificate-not-trusted"),
+    ("not trusted", "certificate-not-trusted"),
+)
 _MOST = 50_000  # kept while the database is unavailable
 
 
@@ -46,3 +56,8 @@ class TlsCounts:
         except Exception as error:
             self.counts.update(counts)
             self.log.warn("TLS results could not be written: {error!r}", error=error)
+
+
+def result_of(reason: str) -> str:
+    """The type of a failure of TLS."""
+    return next((result for part, result in _RESULTS if part in reason), "validation-failure")

@@ -77,7 +77,7 @@ class TlsPolicy:
     """`verified`: the server's certificate must be valid. `policies`: the hosts that are allowed, by recipient domain (MTA-STS).
 
     `dane`: TLSA records must be looked up, because DNSSEC validated the MX records of a recipient domain. `signed`: those of
-    all recipient domains.
+    all recipient domains. `testing`: policies that are only reported about.
     """
 
     verified: bool = False
@@ -85,6 +85,7 @@ class TlsPolicy:
     because: str = ""
     dane: bool = False
     signed: bool = False
+    testing: tuple[tuple[str, Policy], ...] = attrs.field(default=(), eq=False)
 
     @property
     def strict(self) -> bool:
@@ -143,4 +144,5 @@ def required_policy(required: bool, policies: Sequence[tuple[str, Policy]], sign
     reasons = [f"{domain} requires it by MTA-STS" for domain, _ in enforced] + (["the sending domain requires it"] if required else [])
     if dane and not reasons:
         reasons.append("DNSSEC protects the recipient's domain")
-    return TlsPolicy(required or bool(enforced), enforced, " and ".join(reasons), dane, dane and all(signed))
+    testing = tuple((domain, policy) for domain, policy in policies if policy.mode == "testing")
+    return TlsPolicy(required or bool(enforced), enforced, " and ".join(reasons), dane, dane and all(signed), testing)

@@ -11,6 +11,7 @@ from functools import cache
 from ipaddress import ip_address
 
 from OpenSSL import SSL
+from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from service_identity.exceptions import CertificateError, VerificationError
 from service_identity.pyopenssl import verify_hostname, verify_ip_address
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -42,10 +43,13 @@ class ClientTls:
     `check` raises Untrusted. It is called before anything is written over TLS.
     """
 
-    def __init__(self, context: SSL.Context, host: str, check: Callable[[SSL.Connection], None] | None = None) -> None:
+    def __init__(
+        self, context: SSL.Context, host: str, check: Callable[[SSL.Connection], None] | None = None, roots: str | None = None
+    ) -> None:
         self._context = context
         self._host = host
         self._check = check
+        self._roots = roots
         self.fault: str | None = None  # why OpenSSL refused the certificate
 
     def clientConnectionForTLS(self, protocol: object) -> SSL.Connection:
@@ -60,15 +64,34 @@ class ClientTls:
         if self._check is not None:
             self._check(connection)
 
+    def would_refuse(self, connection: SSL.Connection) -> str | None:
+        """Why the certificate of an open connection would be refused if it had to be trusted; None: it would not."""
+        certificate = connection.get_peer_certificate()
+        store = _context(verify=True, roots=self._roots).get_cert_store()
+        if certificate is None or store is None:
+            return "the server sent no certificate"
+        try:
+            X509StoreContext(store, certificate, connection.get_peer_cert_chain()).verify_certificate()
+            _check_name(connection, self._host.rstrip("."))
+        except X509StoreContextError as error:
+            return _fault(error.errors[0])
+        except Untrusted as fault:
+            return str(fault)
+        return None
+
     def _remember(self, _connection: SSL.Connection, _certificate: object, error: int, _depth: int, ok: int) -> bool:
         if not ok and self.fault is None:
-            self.fault = _FAULTS.get(error, f"the certificate is not trusted (OpenSSL error {error})")
+            self.fault = _fault(error)
         return bool(ok)
 
 
-def unverified(host: str) -> ClientTls:
-    """Accepts any certificate: protects against passive listeners only."""
-    return ClientTls(_context(verify=False), host)
+def _fault(error: int) -> str:
+    return _FAULTS.get(error, f"the certificate is not trusted (OpenSSL error {error})")
+
+
+def unverified(host: str, roots: str | None = None) -> ClientTls:
+    """Accepts any certificate: protects against passive listeners only. `roots`: what `would_refuse` trusts."""
+    return ClientTls(_context(verify=False), host, roots=roots)
 
 
 def verified(host: str, roots: str | None = None) -> ClientTls:

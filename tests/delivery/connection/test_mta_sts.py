@@ -227,6 +227,27 @@ def test_an_enforced_policy_that_is_not_met_defers_with_a_reason(what: str) -> N
     assert results == {{"clear": "starttls-not-supported", "untrusted": "certificate-host-mismatch"}.get(what, "validation-failure")}
 
 
+@pytest.mark.parametrize(
+    ("mx", "tls", "untrusted", "result"),
+    [
+        ("mx.example.com", "TLSv1.3", False, "success"),
+        ("mx.example.com", "TLSv1.3", True, "certificate-host-mismatch"),
+        ("mx.example.com", None, False, "starttls-not-supported"),
+        ("other.example.com", "TLSv1.3", False, "validation-failure"),
+    ],
+)
+def test_a_testing_policy_is_reported_about(mx: str, tls: str | None, untrusted: bool, result: str) -> None:
+    rig = rig_with("testing", mx=mx)
+    server = rig.server("example.com", "1.1.1.1")
+    server.tls, server.untrusted = tls, untrusted
+    rig.store.add(1, "x@example.com")
+    rig.start().run(3)
+    assert isinstance(rig.store.last(1), Delivered)
+    assert {key[1:]: count for key, count in rig.delivery.attempts.tls_counts.counts.items()} == {
+        ("example.com", "sts", "mx.example.com", result): 1
+    }
+
+
 def test_a_testing_policy_changes_nothing() -> None:
     rig = rig_with("testing", mx="other.example.com")
     server = rig.server("example.com", "1.1.1.1")

@@ -259,6 +259,29 @@ async def test_an_invalid_certificate(
 
 
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
+@pytest.mark.parametrize(
+    ("host", "trusted", "days", "fault"),
+    [
+        ("mx.example.org", True, 30, None),
+        ("mx.example.com", True, 30, "the certificate is not for mx.example.com"),
+        ("mx.example.org", False, 30, "the certificate is self-signed"),
+        ("mx.example.org", True, -1, "the certificate has expired"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_what_would_be_wrong_with_a_certificate_that_need_not_be_trusted(
+    reactor, listener: Listener, tmp_path: Path, host: str, trusted: bool, days: int, fault: str | None, version: int
+) -> None:
+    shown = Certificate.make(tmp_path, days=days)
+    listener.use(shown, version)
+    client = await listener.connect(reactor, tls_options=unverified(host, str(shown.certificate) if trusted else None))
+    await client.ready
+    assert client.certificate_fault() == fault
+    await client.quit()
+    assert client.certificate_fault() is None  # no longer known
+
+
+@pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
 @pytest.mark.parametrize("usage", [2, 3])
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_that_matches_dane(reactor, listener: Listener, certificate: Certificate, usage: int, version: int) -> None:
