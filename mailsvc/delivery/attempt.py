@@ -19,10 +19,10 @@ from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt_envelope import envelope_of
 from mailsvc.delivery.connection.chunking import Chunking
-from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
+from mailsvc.delivery.connection.connect import OpenConnection, TlsFailure, Unreachable
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.tls_counts import TlsCounts, result_of
-from mailsvc.delivery.connection.tls_policy import TlsPolicy, required_policy
+from mailsvc.delivery.connection.tls_policy import NO_POLICY, TlsPolicy, required_policy
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin, Waits
@@ -186,9 +186,7 @@ class Attempts:
 
     async def unreachable(self, transaction: Transaction, why: Unreachable) -> None:
         """Settle one of the mails that wait for a destination that cannot be reached."""
-        for failure in why.tls:
-            if failure.dane:
-                self.tls_counts.count(domain_of(transaction.recipients[0].address), "tlsa", failure.host, failure.result)
+        self._count_failures(transaction, NO_POLICY, why.tls)
         outcomes: list[Outcome] = []
         for leased in transaction.recipients:
             if why.permanent:
@@ -231,11 +229,9 @@ class Attempts:
 
     async def tls_unavailable(self, transaction: Transaction, policy: TlsPolicy, why: Unreachable) -> None:
         """No host has the TLS that this mail requires. Other mail to the same destination may require less."""
-        for domain, _ in policy.policies:
-            for failure in why.tls:
-                self.tls_counts.count(domain, "sts", failure.host, failure.result)
+        self._count_failures(transaction, policy, why.tls)
         reason = f"{why.reason} Verified TLS is required: {policy.because}."
-        await self.unreachable(transaction, attrs.evolve(why, reason=reason, permanent=False))
+        await self.unreachable(transaction, attrs.evolve(why, reason=reason, permanent=False, tls=()))
 
     async def settle(
         self, transaction: Transaction, outcomes: Collection[Outcome], record: AttemptRecord | None = None, *, fault: bool = False
@@ -260,6 +256,7 @@ class Attempts:
         """For TLS reports (RFC 8460): once per connection, with its first mail. Servers of the operator's are not reported."""
         if connection.sent or connection.operator:
             return
+        self._count_failures(transaction, policy, connection.tls_failures)
         result = "success" if connection.client.tls is not None else "starttls-not-supported"
         for domain, _ in policy.policies:
             self.tls_counts.count(domain, "sts", connection.host, result)
@@ -270,6 +267,13 @@ class Attempts:
         if connection.mode == "dane" or not (policy.policies or policy.testing):
             kind = "tlsa" if connection.mode == "dane" else "no-policy-found"
             self.tls_counts.count(domain_of(transaction.recipients[0].address), kind, connection.host, result)
+
+    def _count_failures(self, transaction: Transaction, policy: TlsPolicy, failures: Collection[TlsFailure]) -> None:
+        for failure in failures:
+            for domain, _ in policy.policies:
+                self.tls_counts.count(domain, "sts", failure.host, failure.result)
+            if failure.dane:
+                self.tls_counts.count(domain_of(transaction.recipients[0].address), "tlsa", failure.host, failure.result)
 
     def _send(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
         capabilities = connection.client.capabilities

@@ -54,12 +54,22 @@ class Dial(Protocol):
     def __call__(self, address: str, port: int, host: str, options: DialOptions) -> Awaitable[SmtpClient]: ...
 
 
+@attrs.frozen
+class TlsFailure:
+    """A session that did not begin because of TLS. `result`: its type (8460 §4.3). `dane`: the host's TLSA records required TLS."""
+
+    host: str
+    result: str
+    dane: bool = False
+
+
 @attrs.define(eq=False)
 class OpenConnection:
     """A connection of a lane. `sent` counts transactions, `chosen` is our address, `mode` says how TLS was negotiated.
 
     `proven`: the destination accepted mail lately. `awaited`: other mail waited for a connection when the latest mail was begun.
-    `was_idle`: it was kept open while there was no mail for it. `dane`: TLSA records were looked up.
+    `was_idle`: it was kept open while there was no mail for it. `dane`: TLSA records were looked up. `tls_failures`: of the hosts that were
+    tried before.
     """
 
     client: SmtpClient
@@ -73,6 +83,7 @@ class OpenConnection:
     awaited: bool = False
     was_idle: bool = False
     dane: bool = False
+    tls_failures: tuple[TlsFailure, ...] = ()
 
     @property
     def source(self) -> str | None:
@@ -92,15 +103,6 @@ class OpenConnection:
         """Version, cipher and how the certificate was verified, as an attempt shows it."""
         by = {"verified": ", certificate verified by its authority", "dane": ", certificate verified by DANE"}
         return None if self.client.tls is None else self.client.tls + by.get(self.mode, "")
-
-
-@attrs.frozen
-class TlsFailure:
-    """A session that did not begin because of TLS. `result`: its type (8460 §4.3). `dane`: the host's TLSA records required TLS."""
-
-    host: str
-    result: str
-    dane: bool = False
 
 
 @attrs.define(eq=False)
@@ -220,6 +222,7 @@ class Connector:
         for host in hosts:
             connection = await self._host(route, host, wanted, each, tries)
             if connection is not None:
+                connection.tls_failures = tuple(tries.tls)
                 return connection
         if tries.no_source is not None:
             if not tries.reasons:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import attrs
 import pytest
 import pytest_twisted
 
@@ -103,6 +104,32 @@ def test_sessions_are_counted_for_tls_reports(found: Any, tls: str | None, resul
     rig, _ = secured(found, tls=tls)
     assert {key[1:]: count for key, count in rig.delivery.attempts.tls_counts.counts.items()} == {
         ("example.com", "tlsa", "mx.example.com", result): 1
+    }
+
+
+def test_a_failed_session_is_counted_if_another_host_takes_the_mail() -> None:
+    rig = DeliveryRig(dane=True)
+    for preference, tls in (1, None), (2, "TLSv1.3"):
+        server = rig.server("example.com", f"1.1.1.{preference}", host=f"mx{preference}.example.com", preference=preference)
+        server.tls = tls
+    exchangers, addresses = rig.names.mx, rig.names.addresses
+
+    async def signed_exchangers(domain: str) -> Any:
+        return attrs.evolve(await exchangers(domain), authenticated=True)
+
+    async def signed_addresses(host: str) -> Any:
+        return attrs.evolve(await addresses(host), authenticated=True)
+
+    async def tlsa(name: str) -> Any:
+        return Records(name, (GOOD,), True)
+
+    rig.names.mx, rig.names.addresses, rig.names.tlsa = signed_exchangers, signed_addresses, tlsa  # type: ignore[method-assign]
+    rig.store.add(1, "x@example.com")
+    rig.start().run(3)
+    assert isinstance(rig.store.last(1), Delivered)
+    assert {key[1:]: count for key, count in rig.delivery.attempts.tls_counts.counts.items()} == {
+        ("example.com", "tlsa", "mx1.example.com", "starttls-not-supported"): 1,
+        ("example.com", "tlsa", "mx2.example.com", "success"): 1,
     }
 
 
