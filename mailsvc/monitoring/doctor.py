@@ -128,6 +128,9 @@ class Doctor:
         for address, ehlo in self.sources:
             forward = await self.lookups.addresses(ehlo)
             known = forward.values if isinstance(forward, Records) else ()
+            if isinstance(forward, Temporary):
+                found.append(not_looked_up("ehlo name", f"The address of the EHLO name {ehlo}", forward))
+                continue
             if not known:
                 remedy = f"Add an A record (and AAAA) for {ehlo}, or set delivery.ehlo_name to a name that has one."
                 found.append(Finding("ehlo name", "error", f"The EHLO name {ehlo} has no address.", remedy))
@@ -148,6 +151,8 @@ class Doctor:
         if address not in known:
             return Finding(check, "error", f"{ehlo} does not resolve to {address}.", f"Add an address record for {ehlo} with {address}.")
         back = await self.lookups.ptr(address)
+        if isinstance(back, Temporary):
+            return not_looked_up(check, "It", back)
         names = back.values if isinstance(back, Records) else ()
         if ehlo.lower() in names:
             return Finding(check, "ok", f"It is {ehlo}, which resolves to {address}.")
@@ -237,6 +242,11 @@ class Doctor:
         if left < _EXPIRES_SOON:
             return [Finding("certificate", "warning", f"It expires in {left.days} days.", "Find out why it has not been renewed yet.")]
         return [Finding("certificate", "ok", f"It is valid for {', '.join(given.names)} and expires in {left.days} days.")]
+
+
+def not_looked_up(check: str, what: str, why: Temporary) -> Finding:
+    """What DNS could not be asked for is neither missing nor wrong."""
+    return Finding(check, "warning", f"{what} could not be looked up: {why.reason}.", "Run `mailsvc doctor` again when DNS lookups work.")
 
 
 _MUST_BE_ON = {

@@ -11,7 +11,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.monitoring.doctor import Finding
+from mailsvc.monitoring.doctor import Finding, not_looked_up
 from mailsvc.net import address_guard
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import Settings
@@ -196,7 +196,9 @@ async def outside(
     if url.hostname and "http" in settings.roles:
         answer = await addresses(url.hostname)
         known = answer.values if isinstance(answer, Records) else ()
-        if not known:
+        if isinstance(answer, Temporary):
+            found.append(not_looked_up("base_url", f"The address of {url.hostname}", answer))
+        elif not known:
             found.append(Finding("base_url", "error", f"{url.hostname} has no address.", "Add an A record (and AAAA) for it."))
         elif url.scheme != "https":
             found.append(Finding("base_url", "warning", "It is not an https URL.", "Put a reverse proxy with TLS in front of the API."))

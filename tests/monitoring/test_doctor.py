@@ -114,6 +114,13 @@ LISTED = "10.99.51.198.list.example"
         ("port 25 over IPv6", "warning", change(hosts={"mx.probe.example": Records("mx", ("93.184.216.34",))}), "has no IPv6 address"),
         ("ehlo name", "error", change(hosts={"out.example.com": NxDomain("x")}), "Add an A record"),
         ("PTR of 198.51.99.10", "error", change(pointers={"198.51.99.10": NxDomain("x")}), "there is none"),
+        ("ehlo name", "warning", change(hosts={"out.example.com": Temporary("no answer")}), "could not be looked up: no answer."),
+        (
+            "PTR of 198.51.99.10",
+            "warning",
+            change(pointers={"198.51.99.10": Temporary("no answer")}),
+            "It could not be looked up",
+        ),
         (
             "PTR of 198.51.99.10",
             "error",

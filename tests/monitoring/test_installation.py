@@ -10,7 +10,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.monitoring.installation import Facts, Process, audit_log, audit_sent, encrypted, findings, outside, pages, sender, trusted
-from mailsvc.net.dns import NxDomain, Records
+from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
 
@@ -106,7 +106,9 @@ async def test_each_trusted_network_is_checked_with_its_key(settings: Settings) 
 async def test_the_api_name_and_the_smtp_ports_are_checked(settings: Settings) -> None:
     connected: list[int] = []
 
-    async def addresses(name: str) -> Records[str] | NxDomain:
+    async def addresses(name: str) -> Records[str] | NxDomain | Temporary:
+        if name == "slow.example":
+            return Temporary("no answer")
         return Records(name, ("192.0.2.1",)) if name == "api.example.com" else NxDomain(name)
 
     async def greet(address: str, port: int) -> str | None:
@@ -120,8 +122,9 @@ async def test_the_api_name_and_the_smtp_ports_are_checked(settings: Settings) -
         ("port 587", "error"),
     ]
     assert connected == [25, 587]
-    nowhere = attrs.evolve(settings, base_url="https://nowhere.example", smtp=Smtp(listen={}))
-    assert [(each.check, each.state) for each in await outside(nowhere, addresses, greet)] == [("base_url", "error")]
+    for name, state in (("nowhere.example", "error"), ("slow.example", "warning")):
+        elsewhere = attrs.evolve(settings, base_url=f"https://{name}", smtp=Smtp(listen={}))
+        assert [(each.check, each.state) for each in await outside(elsewhere, addresses, greet)] == [("base_url", state)]
 
 
 @pytest.mark.parametrize(
