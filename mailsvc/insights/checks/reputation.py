@@ -273,7 +273,8 @@ def logo(facts: Facts) -> Iterator[Insight]:
 def tracked(facts: Facts) -> Iterator[Insight]:
     """Whether tracking that is switched on has an effect."""
     if facts.not_tracked is not None:
-        remedy = "Publish the record that the domain's page shows, or switch tracking off."
+        missing = "record" in facts.not_tracked  # otherwise, there is nothing that could be published
+        remedy = "Publish the record that the domain's page shows, or switch tracking off." if missing else "Switch tracking off."
         yield Insight("better", "Tracking is on but not active", facts.not_tracked, "Emails are sent with their original links.", remedy)
 
 
