@@ -189,7 +189,8 @@ def quotas(usage: Accounting) -> Callable[[Exposition], None]:
         near = usage.warnings.near
         levels = Counter(dict.fromkeys(LEVELS, 0)) + Counter(reached(each) for each in near)
         counts = {(str(level),): levels[level] for level in LEVELS}
-        exposition.gauge("quota_accounts", "Quotas used to at least this percentage.", counts, ("percent",))
+        text = "Quotas by the level that their use has reached: 80 (of those below 100) or 100 percent."
+        exposition.gauge("quota_accounts", text, counts, ("percent",))
         left = {(str(each.number), each.period): each.most - each.taken for each in near[:LISTED]}
         exposition.gauge("quota_left", "Recipients left in quotas that are used to 80 %.", left, ("account", "period"))
         abuse(usage.abuse)(exposition)
