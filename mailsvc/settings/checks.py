@@ -42,6 +42,13 @@ def base_url(value: str) -> str | None:
     return None if good else "expected a URL without a trailing slash, such as https://api.example.com"
 
 
+def database_url(value: str) -> str | None:
+    from mailsvc.store.postgres.cells import is_dsn  # imported late: commands without a database do not need the driver
+
+    wrong = "expected a URL such as postgresql://mailsvc@db.example.com/mailsvc; in a password, write % as %25, @ as %40 and / as %2F"
+    return None if is_dsn(value) else wrong
+
+
 def listen(value: tuple[str, ...]) -> str | None:
     return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
 

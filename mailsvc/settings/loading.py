@@ -107,6 +107,8 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("Expected delivery.connections_initial ≤ delivery.connections_max ≤ delivery.connections.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
+    if database.url is not None and (wrong := checks.database_url(database.url)) is not None:
+        raise SettingsError(f"The setting database.url is not valid; {wrong}.")
 
 
 def _check_test_sender(settings: Settings) -> None:

@@ -87,7 +87,7 @@ def test_wrong_settings_of_regions_are_named(given: dict[str, object], words: st
 
 
 def test_the_former_environment_variable_still_works() -> None:
-    tables = {"base_url": "https://api.example.com", "database": {"url": "x"}, "smtp": {"listen": {}}}
+    tables = {"base_url": "https://api.example.com", "database": {"url": "postgresql://x"}, "smtp": {"listen": {}}}
     environ = {"MAILSVC_DOMAINS__HOSTS": '{ "us-east-1" = "out.us.example.com" }'}
     assert regions.hosts(loading.check(tables, environ)) == {EAST: "out.us.example.com"}
 

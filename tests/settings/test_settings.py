@@ -215,6 +215,29 @@ def test_a_secret_is_not_empty(tmp_path, name):
     assert refusal(tmp_path, GOOD, **{f"MAILSVC_{name}": " "}) == sentence
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://db.example.com/x", "s3cret", *(f"postgresql://mailsvc:s3{character}cret@db/mailsvc" for character in "%@/")],
+)
+def test_a_database_url_that_is_not_valid_is_explained_without_its_password(tmp_path, url):
+    sentence = refusal(tmp_path, GOOD, MAILSVC_DATABASE__URL=url)
+    assert sentence.startswith("The setting database.url is not valid; expected a URL such as postgresql://mailsvc@db.example.com/mailsvc;")
+    assert "cret" not in sentence and "s3" not in sentence
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://mailsvc:s3%25cret@a,b:5433/mailsvc",
+        "postgresql://a:/b",
+        "host=/run/postgresql dbname=mailsvc",
+        "postgresql://mailsvc@/mailsvc?host=/run",
+    ],
+)
+def test_database_urls_of_libpq_are_valid(tmp_path, url):
+    assert load(tmp_path, MAILSVC_DATABASE__URL=url).database.url == url
+
+
 @pytest.mark.parametrize("key", ["ms_" + "s3cret" * 6, "", KEY + "0", KEY.upper(), KEY.replace("-", "")])
 def test_a_trusted_network_needs_the_id_of_a_key_and_a_key_itself_is_never_shown(tmp_path, key):
     sentence = "The setting smtp.trusted_networks is a table; expected the ID of an API key for ::1, as listed by `mailsvc key list`."

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 
 import attrs
+from psycopg2 import ProgrammingError
 from psycopg2.extensions import make_dsn, parse_dsn
 
 SETTING = "mailsvc.cell"  # of a session: the cell that it works in
@@ -115,3 +116,12 @@ def cell_of(dsn: str) -> str | None:
 def _with_options(dsn: str, settings: Mapping[str, str]) -> str:
     given = _OURS.sub("", parse_dsn(dsn).get("options", ""))
     return str(make_dsn(dsn, options=" ".join([given, *(f"-c{name}={value}" for name, value in settings.items())]).strip()))
+
+
+def is_dsn(text: str) -> bool:
+    """Whether libpq can use it. Of a password that is not encoded, it takes parts for the host or the port, or shows it in an error."""
+    try:
+        given = parse_dsn(text)
+    except ProgrammingError:
+        return False
+    return "@" not in given.get("host", "") and (given.get("port") or "0").replace(",", "0").isdigit()
