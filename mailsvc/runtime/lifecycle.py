@@ -105,12 +105,22 @@ class Lifespan(Service):
         super().startService()
         self._reactor.callWhenRunning(self._begin)
         if self._signals:
-            self._reactor.callWhenRunning(signal.signal, signal.SIGTERM, self._sigterm)
+            self._reactor.callWhenRunning(self._handle_signals)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
         self._opened.stopping = True
         return Deferred.fromCoroutine(self._end())
+
+    def _handle_signals(self) -> None:
+        signal.signal(signal.SIGTERM, self._sigterm)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+            signal.signal(signal.SIGHUP, self._sigterm if os.isatty(0) else self._sighup)  # of a terminal: it was closed
+
+    def _sighup(self, *_: object) -> None:
+        """Otherwise it would end the process without a word, and systemd would not start it again."""
+        text = "SIGHUP is ignored: renewed certificates and keys and a moved log file need no signal, and settings need a restart"
+        self._reactor.callFromThread(self.log.warn, text)
 
     def _sigterm(self, *_: object) -> None:
         """SIGTERM ends the daemon with status 0. Further signals change nothing."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 
 import pytest
 from twisted.application.service import Application, IService
@@ -22,6 +24,9 @@ class Reactor:
 
     def callWhenRunning(self, call):
         call()
+
+    def callFromThread(self, call, *arguments):
+        call(*arguments)
 
     def stop(self):
         self.stopped += 1
@@ -54,6 +59,22 @@ def test_parts_are_stopped_in_reverse_order():
     service.startService()
     service.stopService()
     assert trace == ["listeners", "delivery", "memory"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_sighup_stops_the_daemon_only_if_its_terminal_was_closed(monkeypatch, terminal):
+    handlers, reactor = {}, Reactor()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
+    monkeypatch.setattr(os, "isatty", lambda descriptor: terminal)
+
+    async def start(opened):
+        pass
+
+    Lifespan(reactor, start, str, signals=True).startService()
+    with capturedLogs() as logged:
+        handlers[signal.SIGHUP](signal.SIGHUP, None)
+    assert (reactor.stopped, len(logged)) == ((1, 0) if terminal else (0, 1))
 
 
 def test_a_part_that_fails_to_stop_does_not_stop_the_others_from_closing():

@@ -35,7 +35,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):  # the daemon gets them too, and needs signatures until it has stopped
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the daemon gets them too, and needs signatures until it has stopped
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # memory with private keys is not written to a file
     with socket.socket(fileno=0) as connection, suppress(ConnectionError):  # if the daemon is gone
