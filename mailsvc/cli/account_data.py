@@ -18,7 +18,7 @@ from mailsvc.accounts import archive as archives
 from mailsvc.accounts.archive import FORMAT, Manifest
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.cli.access import record_read
-from mailsvc.cli.output import AS_JSON, new_file, result
+from mailsvc.cli.output import AS_JSON, ExistingFile, new_file, result
 from mailsvc.cli.privacy import certificate
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
@@ -40,7 +40,7 @@ from mailsvc.store.privacy.erasures import the_account
 from mailsvc.store.queue import processes
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
-_EXISTING = click.Path(path_type=Path, exists=True, dir_okay=False)
+_EXISTING = ExistingFile()
 
 
 @click.command("export")

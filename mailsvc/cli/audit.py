@@ -16,6 +16,7 @@ import click
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.audit.service import read_key, write_anchors
 from mailsvc.audit.signing import Anchored, AnchorFile, BadKey, SigningKey, create_key
+from mailsvc.cli.output import ExistingFile
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import unix, utc
 from mailsvc.runtime.database import Database, in_thread
@@ -30,7 +31,7 @@ _NO_KEY = (
     "The setting audit.signing_key is missing. Set it to a file that mailsvc can write, such as /var/lib/mailsvc/audit.pem, "
     "and run `mailsvc audit key`."
 )
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE = ExistingFile()
 _ACCOUNT = click.option("--account", help="ID, number or name of the account. Default: all accounts.")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -20,6 +21,28 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 ACCOUNT = click.option("--account", required=True, help="ID, number or name of the account.")
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class ExistingFile(click.Path):
+    """A file that exists. click says that it does not if the user of the command may not enter its folder, such as that of root."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, exists=True, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        with suppress(FileNotFoundError, IsADirectoryError):
+            try:
+                Path(value).open("rb").close()
+            except PermissionError:
+                self.fail(f"the user {_user()}, who runs this command, cannot read {str(value)!r}: copy it to another folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def print_json(value: object) -> None:

@@ -14,7 +14,7 @@ from mailsvc.cli.importing import reading
 from mailsvc.cli.importing.formats import FORMATS
 from mailsvc.cli.importing.records import Export, Wrong
 from mailsvc.cli.importing.writing import Count, Destination
-from mailsvc.cli.output import ACCOUNT, AS_JSON, note, print_json
+from mailsvc.cli.output import ACCOUNT, AS_JSON, ExistingFile, note, print_json
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import unix
 from mailsvc.runtime.database import Database
@@ -32,7 +32,7 @@ SHOWN = 20  # wrong rows
 
 
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("files", nargs=-1, required=True, type=ExistingFile())
 @ACCOUNT
 @click.option("--from", "service", required=True, type=click.Choice(list(FORMATS)), help="The service that the files are from.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be imported.")
