@@ -23,13 +23,26 @@ def uuid(text: str, name: str) -> UUID:
     return UUID(text)
 
 
-def page(request: Request, read_id: Callable[[str, str], UUID] = uuid, *, default: int | None = PAGE_DEFAULT) -> Page:
-    """The requested page of a list. With `default` None, a request without parameters gets all rows. `read_id` reads their IDs."""
+def page(
+    request: Request, read_id: Callable[[str, str], UUID] = uuid, *, default: int | None = PAGE_DEFAULT, backwards: bool = True
+) -> Page:
+    """The requested page of a list. With `default` None, a request without parameters gets all rows. `read_id` reads their IDs.
+
+    `backwards`: whether the list has `before`.
+    """
+    if not backwards:
+        no_before(request)
     after, before = (one(request, name) for name in ("after", "before"))
     if after and before:
         raise invalid("The `after` and `before` parameters cannot be combined.")
     length = limit(request) if one(request, "limit") or after or before or default is not None else None
     return Page(length, read_id(after, "after") if after else None, read_id(before, "before") if before else None)
+
+
+def no_before(request: Request) -> None:
+    """For a list that can only be read forwards: ignoring the parameter would return the first page again and again."""
+    if one(request, "before"):
+        raise invalid("This list has no `before` parameter.")
 
 
 def limit(request: Request) -> int:

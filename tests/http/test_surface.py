@@ -17,6 +17,8 @@ from mailsvc.store.people import api_keys
 from tests.http.api_rig import GOOD, ApiRig
 from tests.http.rig import Rig
 
+SOME_ID, EVENT = UUID(int=1), f"msg_{1:032x}"
+
 
 def test_every_endpoint_is_described() -> None:
     assert [f"{one.method} {one.path}" for one in endpoints(Rig().api.collections()) if one.operation is None] == []
@@ -36,6 +38,16 @@ def test_unavailable_collections_are_not_found(path: str) -> None:
     response = Rig().request("GET", f"/{path}")
     assert response.problem == (404, "not_found") and response.json["message"] == "The requested endpoint does not exist."
     assert Rig().request("POST", f"/{path}").status in (404, 405)
+
+
+@pytest.mark.parametrize(
+    "path", ["/event-log", "/privacy/erasures", f"/webhooks/{SOME_ID}/events", f"/webhooks/{SOME_ID}/events/{EVENT}/attempts"]
+)
+def test_lists_that_are_read_forwards_refuse_before(path: str) -> None:
+    """Ignored, it would return the first page again and again."""
+    id_ = {"webhooks": EVENT}.get(path.split("/")[1], SOME_ID)
+    refused = Rig().request("GET", f"{path}?before={id_}")
+    assert refused.problem == (422, "validation_error") and "`before`" in refused.json["message"]
 
 
 async def make(rig: ApiRig, **body: Any) -> Any:

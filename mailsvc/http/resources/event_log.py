@@ -36,6 +36,7 @@ class EventLog:
     @app.route("/event-log", methods=["GET"])
     @operation("List all events", "The events of the account after a number, oldest first.", Listing(ROW), parameters=[LIMIT, AFTER])
     async def list(self, request: Request) -> bytes:
+        parameters.no_before(request)
         after, limit = parameters.sequence(request, "after"), parameters.limit(request)
         found, has_more = await request.detached(self.events.after(request.caller.account_id, after, limit))
         return ok(request, {"object": "list", "has_more": has_more, "data": [_shown(sequence, fact) for sequence, fact in found]})

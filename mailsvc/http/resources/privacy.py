@@ -123,7 +123,7 @@ class Privacy:
     @app.route("/privacy/erasures", methods=["GET"])
     @operation("List erasures", "The certificates of the account's erasures, newest first.", Listing(ERASURE), parameters=[LIMIT, AFTER])
     async def list(self, request: Request) -> bytes:
-        wanted, account_id = parameters.page(request), request.caller.account_id
+        wanted, account_id = parameters.page(request, backwards=False), request.caller.account_id
         limit = wanted.limit or parameters.PAGE_DEFAULT
         found, more = await request.detached(self.erasing.eraser.erasures.list(account_id, limit, wanted.after))
         return page(request, ERASURE, found, more)

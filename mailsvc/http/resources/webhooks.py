@@ -141,9 +141,7 @@ class Webhooks:
         parameters=fields.MESSAGES,
     )
     async def events(self, request: Request, id: str) -> bytes:
-        wanted = parameters.page(request, message_id)
-        if wanted.before is not None:
-            raise invalid("This list has no `before` parameter.")
+        wanted = parameters.page(request, message_id, backwards=False)
         webhook, _ = await request.detached(self._one(request, id))
         found, more = await request.detached(
             self.log.list(webhook.account_id, webhook.id, wanted.limit or parameters.PAGE_DEFAULT, wanted.after)
@@ -165,7 +163,7 @@ class Webhooks:
         parameters=fields.ATTEMPTS,
     )
     async def attempts(self, request: Request, id: str, event: str) -> bytes:
-        wanted = parameters.page(request, attempt_id)
+        wanted = parameters.page(request, attempt_id, backwards=False)
         message = await request.detached(self._message(request, id, event))
         account_id, webhook_id = request.caller.account_id, parameters.uuid(id, "id")
         found, more = await request.detached(
