@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import attrs
+import orjson
 
 from mailsvc import policy
 from mailsvc.broadcasts.copying import duplicate
@@ -27,11 +28,14 @@ from mailsvc.http.resources.metrics import summed
 from mailsvc.http.views import Listing
 from mailsvc.mail import merge
 from mailsvc.mail.merge import Values
+from mailsvc.store.broadcasts.broadcasts import Broadcasts as StoredBroadcasts
 from mailsvc.store.broadcasts.broadcasts import Refused
 from mailsvc.store.broadcasts.recipients import COUNTED, Kind
 from mailsvc.store.broadcasts.sending import Member
 from mailsvc.store.broadcasts.values import Broadcast, Content
+from mailsvc.store.paging import Page
 
+CHUNK = 500  # broadcasts of a long list that are read and written at a time
 SAMPLE_LINK = "https://example.com/unsubscribe"  # in previews
 _KEPT = ("name", "segment_id", "audience_id", "from", "subject")  # every broadcast has them
 
@@ -77,9 +81,14 @@ class Broadcasts:
         parameters=PAGING,
     )  # fmt: skip
     async def list(self, request: Request) -> bytes:
-        wanted = parameters.page(request, default=None)
-        found, more = await request.detached(self.context.stored.list(request.caller.account_id, wanted))
-        return page(request, fields.ROW, found, more)
+        account_id, wanted = request.caller.account_id, parameters.page(request, default=None)
+        first = wanted if wanted.limit is not None else Page(CHUNK)
+        found, more = await request.detached(self.context.stored.list(account_id, first))
+        if wanted.limit is not None or not more:
+            return page(request, fields.ROW, found, more)
+        request.setResponseCode(200)
+        await request.stream(_everything(self.context.stored, account_id))
+        return b""
 
     @app.route("/broadcasts/<id>", methods=["GET"])
     @operation("Retrieve a broadcast", "A broadcast with its content, its progress and its counts.", fields.BROADCAST)
@@ -353,6 +362,18 @@ class PreferencePageApi:
         settings = fields.settings_of(await self.context.settings.get(account_id), given)
         await self.context.settings.put(account_id, settings, [audited(request, "preference page changed", ", ".join(given))])
         return ok(request, fields.SETTINGS.show(settings))
+
+
+async def _everything(stored: StoredBroadcasts, account_id: UUID) -> AsyncGenerator[bytes, None]:
+    """A list of up to `listed` broadcasts in pieces, so that other requests are answered in between."""
+    yield b'{"object":"list","data":['
+    left, after, more, separator = stored.listed, None, True, b""
+    while more and left:
+        found, more = await stored.list(account_id, Page(min(CHUNK, left), after))
+        if found:
+            yield separator + b",".join([orjson.dumps(fields.ROW.show(each)) for each in found])
+            left, after, separator = left - len(found), found[-1].id, b","
+    yield b'],"has_more":%s}' % (b"true" if more else b"false")
 
 
 def _changes(given: Mapping[str, Any], present: set[str]) -> dict[str, Any]:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid4
 
+import attrs
+import orjson
+import pytest
 import pytest_twisted
 
+from mailsvc.http.resources.broadcasts import broadcasts
+from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.ids import uuid7
 from tests.http.api_rig import ApiRig
 
@@ -52,6 +57,20 @@ async def test_a_draft_is_created_changed_and_read(rig: ApiRig) -> None:
     assert row == {key: shown[key] for key in row}
     assert (await rig.request("DELETE", f"/broadcasts/{id_}")).json == {"object": "broadcast", "id": id_, "deleted": True}
     assert (await rig.request("GET", f"/broadcasts/{id_}")).json["message"] == "Broadcast not found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_long_list_is_streamed_in_pieces(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece, 10,000 broadcasts take a good part of a second, in which no other request would be answered."""
+    news = await segment(rig)
+    ids = [await create(rig, news) for _ in range(5)][::-1]
+    whole = (await rig.request("GET", "/broadcasts?limit=100")).json
+    monkeypatch.setattr(broadcasts, "CHUNK", 2)
+    stored = Broadcasts(rig.pool, rig.clock)
+    pieces = [piece async for piece in broadcasts._everything(stored, rig.account_id)]
+    assert len(pieces) == 5 and orjson.loads(b"".join(pieces)) == whole
+    some = orjson.loads(b"".join([piece async for piece in broadcasts._everything(attrs.evolve(stored, listed=3), rig.account_id)]))
+    assert ([row["id"] for row in some["data"]], some["has_more"]) == (ids[:3], True)
 
 
 @pytest_twisted.ensureDeferred
