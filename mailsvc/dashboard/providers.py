@@ -8,7 +8,7 @@ import attrs
 
 from mailsvc.dashboard.metrics import BOUNCE_DANGER, COMPLAINT_DANGER, METRICS, RANGES, Metrics, too_high
 from mailsvc.dashboard.page import PageRequest, page, section_app
-from mailsvc.store.mail.recipient_domains import LOOKED, DomainCounts, RecipientDomains
+from mailsvc.store.mail.recipient_domains import DomainCounts, RecipientDomains
 
 SHOWN = 20  # rows of a table; the others are shown together
 _KNOWN = {
@@ -92,5 +92,5 @@ class ProviderPages:
     async def providers(self, request: PageRequest) -> bytes:
         chosen = await self.metrics.selection(request)
         domain_id = chosen.domain.id if chosen.domain else None
-        counts, complete = await self.stored.counts(request.account_id, chosen.since, chosen.until, domain_id)
-        return request.render("providers.html", rows=by_provider(counts), complete=complete, looked=LOOKED, chosen=chosen, ranges=RANGES)
+        counts, looked = await self.stored.counts(request.account_id, chosen.since, chosen.until, domain_id)
+        return request.render("providers.html", rows=by_provider(counts), looked=looked, chosen=chosen, ranges=RANGES)

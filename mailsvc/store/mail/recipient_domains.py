@@ -14,8 +14,9 @@ from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import statement
 
 LOOKED = 2000  # emails
+SCANNED = 50_000  # emails that are scanned for those of one sending domain
 
-_COUNTS = statement("mailsvc.store.mail", "recipient_domains", service=SERVICE, looked=LOOKED)
+_COUNTS = statement("mailsvc.store.mail", "recipient_domains", service=SERVICE)
 
 
 @attrs.frozen
@@ -35,8 +36,11 @@ class RecipientDomains:
 
     async def counts(
         self, account_id: UUID, since: datetime, until: datetime, domain_id: UUID | None = None
-    ) -> tuple[Sequence[DomainCounts], bool]:  # fmt: skip
-        """And whether the period has no more emails than were looked at. `domain_id`: only mail from this sending domain."""
+    ) -> tuple[Sequence[DomainCounts], int | None]:  # fmt: skip
+        """And of how many of the newest emails; None: of all emails of the period. `domain_id`: only mail from this sending domain."""
         named = {"account": account_id, "since": uuid7_floor(since), "until": uuid7_floor(until), "domain": domain_id}
-        rows = await self.pool.rows(_COUNTS, named)
-        return [DomainCounts(*row[1:]) for row in rows], not rows or rows[0][0] < LOOKED
+        most = LOOKED if domain_id is None else SCANNED
+        rows = await self.pool.rows(_COUNTS, {**named, "looked": LOOKED, "scanned": most})
+        newest, scanned = rows[0][:2]
+        looked = LOOKED if newest >= LOOKED else most if scanned >= most else None
+        return [DomainCounts(*row[2:]) for row in rows if row[2] is not None], looked
