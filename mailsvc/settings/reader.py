@@ -57,7 +57,7 @@ def named_sections(factory: type, help: str) -> Any:
 def read(path: Path) -> dict[str, Any]:
     """Reads a file as nested dictionaries."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows begin files with a byte order mark
     except OSError as error:
         raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

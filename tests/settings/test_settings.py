@@ -101,6 +101,10 @@ def test_unrelated_environment_variables_are_ignored(tmp_path):
     assert load(tmp_path, PATH="/bin", MAILSVC_CONFIG="x", MAILSVC_TEST_DATABASE="y") == load(tmp_path)
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    assert load(tmp_path, "\ufeff" + GOOD) == load(tmp_path)
+
+
 @pytest.mark.parametrize("service", ["MAILSVC", "MAILSVC_SMTP_RELAY"])
 def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path, service):
     link = "tcp://10.0.0.7:25"
