@@ -34,7 +34,7 @@ class Listening:
                 endpoint = serverFromString(self.reactor, text)
             except LookupError:
                 raise SettingsError(f"The setting {where} contains {text!r}, but systemd passed no such socket.") from None
-            except (ValueError, TypeError) as error:
+            except Exception as error:  # also of a certificate that it names, and of plugins
                 raise SettingsError(f"The setting {where} contains {text!r}, which is not a valid endpoint: {error}.") from None
             try:
                 port = await endpoint.listen(factory)
