@@ -112,12 +112,14 @@ async def _unfinished(database: Database) -> bool:
     """Whether the current key comes from a rotation that has not finished."""
     current = database.encryption.keys.fingerprints[0]
     others = [each for each in await processes.running(database.pool) if each.keys and each.keys[0] != current]
-    return bool(others) or bool(set(await rotation.count(database.pool)) - {database.encryption.current})
+    return bool(others) or await rotation.unfinished(database.pool, database.encryption)
 
 
 async def _reencrypt(database: Database) -> None:
-    done = await rotation.reencrypt(database.pool, database.encryption)
-    click.echo(f"Key {database.encryption.current} encrypts; {done} secrets were re-encrypted.")
+    found = await rotation.reencrypt(database.pool, database.encryption)
+    click.echo(f"Key {database.encryption.current} encrypts; {found.done} secrets were re-encrypted.")
+    for kind, many in found.damaged.items():
+        click.echo(f"Left as they are: {many} {kind}. They are damaged, or the key that encrypted them is missing.", err=True)
 
 
 def _missing_message(path: Path, number: int) -> str:

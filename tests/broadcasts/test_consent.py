@@ -145,7 +145,7 @@ async def test_a_link_works_after_a_key_rotation_the_deletion_of_the_contact_and
     assert (await rig.get(broadcast)).status == "sent"
 
     old = "1 " + "A" * 43 + "="
-    assert await rotation.reencrypt(pool, Encryption.read(f"{old}\n2 {'B' * 43}=", "the test")) == 1
+    assert (await rotation.reencrypt(pool, Encryption.read(f"{old}\n2 {'B' * 43}=", "the test"))).done == 1
     clock = Clock()
     clock.advance((NOW + timedelta(days=400)).timestamp())
     await RetentionSweep(pool, clock, Retention()).sweep()

@@ -1,11 +1,14 @@
 """The encrypted columns: check whether a set of keys decrypts them, and encrypt them again with the current key.
 
-Rows are encrypted again in batches of a few hundred, each in its own transaction. DKIM keys themselves are replaced in domains/rotation.
+Rows are encrypted again in batches of a few hundred, each in its own transaction. What cannot be decrypted stays as it is: one damaged row
+must not prevent a rotation. DKIM keys themselves are replaced in domains/rotation.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from uuid import UUID
 
 import attrs
@@ -40,7 +43,8 @@ KINDS = {
 }
 BATCH = 200
 
-_FIND = "SELECT {id}, {column} FROM {table} WHERE get_byte({column}, 0) <> %s ORDER BY {id} LIMIT %s FOR UPDATE"
+_FIRST = UUID(int=0)
+_FIND = "SELECT {id}, {column} FROM {table} WHERE get_byte({column}, 0) <> %s AND {id} > %s ORDER BY {id} LIMIT %s FOR UPDATE"
 _WRITE = """
 UPDATE {table} t SET {column} = n.encrypted FROM unnest(%s::uuid[], %s::bytea[]) AS n(id, encrypted) WHERE t.{id} = n.id
 """
@@ -94,25 +98,50 @@ def _decrypts(encryption: Encryption, secret: bytes, row: UUID) -> bool:
     return True
 
 
-async def reencrypt(pool: Pool, encryption: Encryption, batch: int = BATCH) -> int:
-    """Encrypt everything again that another key encrypted. Returns the number of secrets."""
-    done = 0
+@attrs.frozen
+class Reencrypted:
+    """How many secrets were encrypted again, and how many could not be decrypted, by kind."""
+
+    done: int
+    damaged: Mapping[str, int]
+
+
+async def reencrypt(pool: Pool, encryption: Encryption, batch: int = BATCH) -> Reencrypted:
+    """Encrypt everything again that another key encrypted."""
+    done, damaged = 0, Counter[str]()
     for table, id_, column in COLUMNS:
         names = {"table": table, "id": id_, "column": column}
-        while True:
+        after: UUID | None = _FIRST
+        while after is not None:
+            after, many, unreadable = await pool.transact(partial(_batch, encryption=encryption, names=names, after=after, size=batch))
+            done += many
+            damaged[KINDS[table]] += unreadable
+    return Reencrypted(done, +damaged)
 
-            async def reencrypt_batch(tx: Transaction, names: Mapping[str, str] = names) -> int:
-                rows: list[tuple[UUID, bytes]] = await tx.rows(_FIND.format_map(names), (encryption.current, batch))
-                encrypted = [encryption.encrypt(encryption.decrypt(bytes(secret), row), row) for row, secret in rows]
-                if rows:
-                    await tx.run(_WRITE.format_map(names), ([row for row, _ in rows], encrypted))
-                return len(rows)
 
-            count = await pool.transact(reencrypt_batch)
-            done += count
-            if count < batch:
-                break
-    return done
+async def _batch(
+    tx: Transaction, encryption: Encryption, names: Mapping[str, str], after: UUID, size: int, *, write: bool = True
+) -> tuple[UUID | None, int, int]:  # fmt: skip
+    """Where the next batch begins, how many secrets of this one were encrypted again, and how many cannot be decrypted."""
+    rows: list[tuple[UUID, bytes]] = await tx.rows(_FIND.format_map(names), (encryption.current, after, size))
+    readable = [(row, bytes(secret)) for row, secret in rows if _decrypts(encryption, bytes(secret), row)]
+    if readable and write:
+        encrypted = [encryption.encrypt(encryption.decrypt(secret, row), row) for row, secret in readable]
+        await tx.run(_WRITE.format_map(names), ([row for row, _ in readable], encrypted))
+    return rows[-1][0] if len(rows) == size else None, len(readable), len(rows) - len(readable)
+
+
+async def unfinished(pool: Pool, encryption: Encryption) -> bool:
+    """Whether `reencrypt` would encrypt something again."""
+    for table, id_, column in COLUMNS:
+        names = {"table": table, "id": id_, "column": column}
+        after: UUID | None = _FIRST
+        while after is not None:
+            look = partial(_batch, encryption=encryption, names=names, after=after, size=BATCH, write=False)
+            after, readable, _ = await pool.transact(look)
+            if readable:
+                return True
+    return False
 
 
 async def count(pool: Pool) -> Mapping[int, int]:

@@ -154,7 +154,7 @@ async def test_a_rotation_of_the_encryption_keys_does_not_need_the_files(rig: Ri
     rig.file.unlink()
     [old] = KEYS.keys.by_number.values()
     newer = Encryption(Keys({1: old, 2: b"n" * 32}))
-    assert await rotation.unreadable(rig.store.pool, newer.keys) == [] and await rotation.reencrypt(rig.store.pool, newer) == 1
+    assert await rotation.unreadable(rig.store.pool, newer.keys) == [] and (await rotation.reencrypt(rig.store.pool, newer)).done == 1
     rig.file.write_bytes(secret)
     assert await rig.read(mail, rig.another(Encryption(Keys({2: b"n" * 32})))) == TEXT
 

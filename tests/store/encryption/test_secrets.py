@@ -19,6 +19,7 @@ from twisted.logger import LogLevel, capturedLogs
 from mailsvc.mail import return_path
 from mailsvc.runtime.database import follow_keys
 from mailsvc.store.encryption import key_file, rotation
+from mailsvc.store.encryption.rotation import Reencrypted
 from mailsvc.store.encryption.secrets import ENVIRONMENT, Encryption, EncryptionError, Keys
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.processes import ProcessRegistration
@@ -130,12 +131,29 @@ async def test_rows_are_encrypted_again_in_batches(pool: Pool) -> None:
         await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (row, str(row), encrypted))
     rotated = Encryption.read(ONE + TWO, "test")
     assert await rotation.count(pool) == {1: 6}
-    assert await rotation.reencrypt(pool, rotated, batch=2) == 6
-    assert await rotation.reencrypt(pool, rotated, batch=2) == 0
+    assert await rotation.unfinished(pool, rotated)
+    assert await rotation.reencrypt(pool, rotated, batch=2) == Reencrypted(6, {})
+    assert await rotation.reencrypt(pool, rotated, batch=2) == Reencrypted(0, {})
+    assert not await rotation.unfinished(pool, rotated)
     assert await rotation.count(pool) == {2: 6}
     only = Encryption.read(TWO, "test")
     for row, encrypted in await pool.rows("SELECT id, totp FROM users WHERE totp IS NOT NULL"):
         assert only.decrypt(bytes(encrypted), row) == b"totp %d" % row.int
+
+
+@pytest_twisted.ensureDeferred
+async def test_damaged_secrets_do_not_keep_the_others_from_a_new_key(pool: Pool) -> None:
+    good, lost = (Encryption.read(text, "test") for text in (ONE, "9 " + TWO[2:]))
+    ids = [UUID(int=n) for n in range(1, 7)]
+    damaged = good.encrypt(b"totp", ids[0])[:-1] + b"?"
+    first, *others = [good.encrypt(b"totp", each) for each in (ids[1], *ids[3:])]
+    found = await users(pool, damaged, first, lost.encrypt(b"totp", ids[2]), *others)
+    rotated = Encryption.read(ONE + TWO, "test")
+    assert await rotation.reencrypt(pool, rotated, batch=2) == Reencrypted(4, {"authenticator secrets": 2})
+    assert await rotation.count(pool) == {1: 1, 2: 4, 9: 1}
+    assert await pool.rows("SELECT totp FROM users WHERE id = %s", (found[0],)) == [(damaged,)]
+    assert not await rotation.unfinished(pool, rotated)  # so that the next rotation gets a key of its own
+    assert await rotation.reencrypt(pool, rotated, batch=2) == Reencrypted(0, {"authenticator secrets": 2})
 
 
 async def users(pool: Pool, *encrypted: bytes) -> list[UUID]:
