@@ -86,7 +86,7 @@ class Figures:
                 "The response would be too large. Choose a coarser `granularity`, a shorter time or fewer `dimensions`."
             ) from None
         names = await self.rollups.domains(account_id) if "domain" in question.dimensions else {}
-        names |= await self.rollups.broadcasts(account_id, [count.broadcast_id for count in counts if count.broadcast_id is not None])
+        names |= await self.rollups.broadcasts(account_id, [*{count.broadcast_id for count in counts if count.broadcast_id is not None}])
         if max(expected, len(counts)) <= metrics.LIGHT:
             return ok(request, metrics.answer(question, counts, names))
         return ok(request, await self.in_thread(lambda: metrics.answer(question, counts, names)))
