@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from pathlib import Path
@@ -25,23 +25,38 @@ REFUSED = "451 4.3.0 Not now"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secured", [False, True], ids=["plain", "secured"])
-def test_messages_of_all_sizes_arrive_whole(tmp_path: Path, database: str, sink: Sink, secured: bool) -> None:  # noqa: F811
-    daemon = daemon_with_relay(tmp_path, database, sink.port)
-    delivery = {**daemon.changes["delivery"], "retry": [1], "greylist_seconds": 1}
-    keys = {"secrets": {"body_keys": str(tmp_path / "body-keys")}} if secured else {}
-    daemon.changes = {**daemon.changes, "delivery": delivery, "database": {"compress": secured}, **keys}
-    daemon.start()
+@pytest.mark.parametrize(("processes", "secured"), [(1, False), (1, True), (2, True)])
+def test_messages_of_all_sizes_arrive_whole(tmp_path: Path, database: str, sink: Sink, processes: int, secured: bool) -> None:  # noqa: F811
+    daemons = installation(tmp_path, database, sink.port, processes, secured)
+    for daemon in daemons:
+        daemon.start()
     try:
-        [(account,)] = rows(database, "SELECT account_id FROM domains WHERE name = %s", daemon.facts["domain"])
+        first = daemons[0]
+        [(account,)] = rows(database, "SELECT account_id FROM domains WHERE name = %s", first.facts["domain"])
         if secured:
-            daemon.command("account", "encrypt", str(account))
-        sent = dict([*at_once(daemon), *scheduled(daemon, sink), *after_a_refusal(daemon, sink), *after_a_pause(daemon, str(account))])
+            first.command("account", "encrypt", str(account))
+        sent = dict([*at_once(first), *scheduled(first, sink), *after_a_refusal(first, sink), *after_a_pause(first, str(account))])
         sink.wait_until(lambda mails: len({mail.recipients for mail in mails}) == len(sent), 120)
         arrived = {mail.recipients[0]: attached(mail) for mail in sink.received}
         assert [address for address in sent if arrived[address] != sent[address]] == []
     finally:
-        assert daemon.stop() == 0
+        assert [daemon.stop() for daemon in daemons] == [0] * processes
+
+
+def installation(folder: Path, database: str, port: int, processes: int, secured: bool) -> list[Daemon]:
+    """One process that does everything; or one that accepts, and another that delivers."""
+    both: dict[str, Mapping[str, object]] = {
+        "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}, "retry": [1], "greylist_seconds": 1},
+        "database": {"compress": secured},
+        "secrets": {"key_file": str(folder / "secret.key"), **({"body_keys": str(folder / "body-keys")} if secured else {})},
+    }
+    first = daemon_with_relay(folder, database, port)
+    first.changes = {**first.changes, **both}
+    if processes == 1:
+        return [first]
+    first.changes = {**first.changes, "": {"roles": ["http", "smtp", "ledger", "webhooks", "domains"]}}
+    (folder / "second").mkdir()
+    return [first, Daemon(folder / "second", database, {**both, "": {"roles": ["delivery"]}})]
 
 
 # The ways: each address with what it has to get.
