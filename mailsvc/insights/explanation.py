@@ -189,7 +189,8 @@ def _next(facts: Facts, recipient: RecipientView, waiting: WaitingRecipient | No
     if recipient.status == "scheduled":
         return f"It is not delivered yet because it is scheduled for {_time(due, now)}."
     if recipient.status == "sending" and due <= now:
-        return "It is not delivered yet. The process that was sending it has ended or does not respond; another one takes it over."
+        ended = "The process that was sending it has ended or does not respond"
+        return f"It is not delivered yet. {ended}. From {_time(due, now)} on, another one takes it over."
     if recipient.status == "sending":
         return f"It is not delivered yet because it is being sent now. If its process stops, another one takes over {_when(due, now)}."
     why = f"It is not delivered yet. {_sentence(recipient.reason or 'It waits for its turn.')}"
