@@ -107,7 +107,7 @@ def installation(exposition: Exposition, reading: Reading) -> None:
     )
     exposition.gauge(
         "queue_oldest_seconds",
-        "Seconds since the oldest queued recipient was accepted.",
+        "Seconds since the oldest queued recipient was accepted, of accounts whose mail is not on hold.",
         {key: each.oldest for key, each in waiting.items()},
         labels,
     )

@@ -26,7 +26,7 @@ from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.server_settings import Standbys
 from mailsvc.store.queue.claims import Slowdown
-from tests.store.fixtures import DAY, NOW, REGION, StoreRig, email
+from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, REGION, StoreRig, email
 
 READING = Reading(
     (Waiting("delayed", True, 3, 61.5),),
@@ -170,6 +170,21 @@ async def test_vital_signs_detect_a_wrong_clock(pool: Pool) -> None:
     assert held(clock) == "this machine's clock is 3600 s ahead of the database's"
     assert abs(unix(clock) - time.time()) < 1, "dates are the database's"
     assert wrong.ledger == Lag(0, 0.0)
+
+
+@pytest_twisted.ensureDeferred
+async def test_mail_of_an_account_that_is_on_hold_is_not_the_oldest(pool: Pool) -> None:
+    from twisted.internet import reactor
+
+    store = StoreRig(pool, reactor)
+    store.lease = await store.process()
+    await store.accept(email(created_at=NOW))
+    await store.pool.run("INSERT INTO account_pauses (account_id, reason, until) VALUES (%s, 'Spam.', %s)", (ACCOUNT, NOW + DAY))
+    [waiting] = (await reading(store, pool, later=100)).waiting
+    assert (waiting.count, waiting.oldest) == (1, 0)
+    await store.accept(email(account_id=OTHER, created_at=NOW))
+    [waiting] = (await reading(store, pool, later=100)).waiting
+    assert waiting.count == 2 and 88 < waiting.oldest < 102
 
 
 @pytest_twisted.ensureDeferred

@@ -21,9 +21,11 @@ from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import LIVE, SILENT
 from mailsvc.store.queue.restore_guard import REASON as RESTORED
 
-# IDs begin with the time in milliseconds (RFC 9562 §5.7).
+# IDs begin with the time in milliseconds (RFC 9562 §5.7). Who put the mail of an account on hold knows that it waits.
 WAITING = """
-    SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, count(*), min(left(email_id::text, 13) COLLATE "C")
+    SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, count(*), min(left(email_id::text, 13) COLLATE "C") FILTER (
+        WHERE account_id <> ALL (ARRAY (SELECT account_id FROM account_pauses WHERE until > %s))
+    )
     FROM queue GROUP BY 1, 2
 """
 LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
@@ -45,7 +47,7 @@ RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY st
 
 @attrs.frozen
 class Waiting:
-    """Queued recipients of one state and class. `oldest`: seconds since the oldest was accepted."""
+    """Queued recipients of one state and class. `oldest`: seconds since the oldest was accepted whose account is not on hold."""
 
     state: str
     bulk: bool
@@ -83,7 +85,8 @@ class Figures:
         seconds, pool = unix(self.clock), self.pool
         now = datetime.fromtimestamp(seconds, UTC)
         waiting = tuple(
-            Waiting(state, bulk, count, max(0.0, seconds - _accepted(oldest))) for state, bulk, count, oldest in await pool.rows(WAITING)
+            Waiting(state, bulk, count, 0.0 if oldest is None else max(0.0, seconds - _accepted(oldest)))
+            for state, bulk, count, oldest in await pool.rows(WAITING, (now,))
         )
         [(due,)] = await pool.rows(OVERDUE, (now, now, now))
         [(leases,)] = await pool.rows(LEASES, (self.lease(),))
