@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -43,32 +42,6 @@ def test_forty_megabytes_arrive_and_more_is_refused(tmp_path: Path, database: st
         assert (refused.status, refused.body["name"]) == (413, "validation_error"), refused.body
         assert str(LARGEST) in refused.body["message"]
         assert len(daemon.call("GET", "/emails").body["data"]) == 1
-    finally:
-        assert daemon.stop() == 0
-        sink.stop()
-
-
-def test_a_scheduled_message_of_more_than_one_piece_arrives_as_a_whole(tmp_path: Path, database: str) -> None:
-    """It is claimed from the queue, unlike one that is sent at once."""
-    sink = Sink(free_port())
-    sink.start()
-    daemon = Daemon(tmp_path, database, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
-    daemon.start()
-    try:
-        content = os.urandom(450_000)
-        email = {
-            "from": f"a@{daemon.facts['domain']}",
-            "to": ["b@example.net"],
-            "subject": "Scheduled",
-            "text": "See the attachment.",
-            "attachments": [{"filename": "report.bin", "content": base64.b64encode(content).decode()}],
-            "scheduled_at": (datetime.now(UTC) + timedelta(seconds=2)).isoformat(),
-        }
-        sent = daemon.call("POST", "/emails", email)
-        assert sent.status == 200, sent.body
-        sink.wait_until(lambda mails: len(mails) == 1, 60)
-        (mail,) = sink.received
-        assert next(mail.message.iter_attachments()).get_payload(decode=True) == content
     finally:
         assert daemon.stop() == 0
         sink.stop()
