@@ -143,9 +143,9 @@ class Destination:
 
 def _table(people: Sequence[Person], most: int) -> bytes:
     """As a file that contacts are imported from. Rows with names of more than `most` characters would be left out."""
-    text, subscribed = io.StringIO(), {True: "yes", False: ""}
+    text = io.StringIO()
     csv.writer(text).writerows(
-        (each.email, each.first_name[:most], each.last_name[:most], subscribed[each.unsubscribed]) for each in people
+        (each.email, each.first_name[:most], each.last_name[:most], "yes" if each.unsubscribed else "") for each in people
     )
     return text.getvalue().encode("utf-8", "replace")
 
