@@ -83,19 +83,19 @@ async def unreadable(pool: Pool, keys: Keys) -> list[Unreadable]:
     for table, id_, column in COLUMNS:
         decrypted: dict[int, list[bool]] = {}
         for row, secret in await pool.rows(_SAMPLE.format(table=table, id=id_, column=column)):
-            decrypted.setdefault(bytes(secret)[0] if secret else 0, []).append(_decrypts(encryption, bytes(secret), row))
+            decrypted.setdefault(bytes(secret)[0] if secret else 0, []).append(_decrypted(encryption, bytes(secret), row) is not None)
         found += [Unreadable(KINDS[table], number, number in keys.by_number) for number, each in decrypted.items() if not any(each)]
         if damaged := sum(any(each) and not all(each) for each in decrypted.values()):
             log.error("{count} of the sampled {kind} cannot be decrypted: they are damaged", count=damaged, kind=KINDS[table])
     return list(dict.fromkeys(found))
 
 
-def _decrypts(encryption: Encryption, secret: bytes, row: UUID) -> bool:
+def _decrypted(encryption: Encryption, secret: bytes, row: UUID) -> bytes | None:
+    """None: none of the keys decrypts it."""
     try:
-        encryption.decrypt(secret, row)
+        return encryption.decrypt(secret, row)
     except EncryptionError:
-        return False
-    return True
+        return None
 
 
 @attrs.frozen
@@ -124,9 +124,9 @@ async def _batch(
 ) -> tuple[UUID | None, int, int]:  # fmt: skip
     """Where the next batch begins, how many secrets of this one were encrypted again, and how many cannot be decrypted."""
     rows: list[tuple[UUID, bytes]] = await tx.rows(_FIND.format_map(names), (encryption.current, after, size))
-    readable = [(row, bytes(secret)) for row, secret in rows if _decrypts(encryption, bytes(secret), row)]
+    readable = [(row, text) for row, secret in rows if (text := _decrypted(encryption, bytes(secret), row)) is not None]
     if readable and write:
-        encrypted = [encryption.encrypt(encryption.decrypt(secret, row), row) for row, secret in readable]
+        encrypted = [encryption.encrypt(text, row) for row, text in readable]
         await tx.run(_WRITE.format_map(names), ([row for row, _ in readable], encrypted))
     return rows[-1][0] if len(rows) == size else None, len(readable), len(rows) - len(readable)
 

@@ -27,8 +27,8 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 LOCK = 0x6B656570  # "keep": one sweep at a time in the whole installation
 BATCH = 500  # rows by which an account's own are deleted
-PAGES = 1000  # at the end of a partition, where its latest rows are
 BATCHES = 400  # of these for one table and account in one sweep; the rest is for the next
+PAGES = 1000  # at the end of a partition, where its latest rows are
 PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
 
 _ALONE = "SELECT pg_try_advisory_xact_lock(%s)"
