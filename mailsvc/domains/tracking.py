@@ -33,3 +33,8 @@ def inactive(domain: Domain, own: str | None) -> str | None:
     if not domain.tracking_subdomains:
         return f"{what} are not tracked: {NO_HOST}."
     return f"{what} are not tracked yet, because the CNAME record of {domain.tracking_hosts[-1]} is not verified."
+
+
+def awaits_record(domain: Domain) -> bool:
+    """Whether a DNS record is all that `inactive` tracking lacks."""
+    return not domain.untracked and bool(domain.tracking_subdomains)

@@ -108,8 +108,9 @@ class Reputation:
         now = utc(self.clock)
         keys: list[Hashable] = [("rates", domain.account_id, domain.id)]
         rates = self.cache.get(keys[0], lambda: self._rates(domain, now), MINUTE)
-        not_tracked = tracking.inactive(domain, self.tracking_host)
-        facts = Facts(domain.name, max(0, (now - domain.created_at).days), rates=rates, not_tracked=not_tracked)
+        days = max(0, (now - domain.created_at).days)
+        not_tracked, awaits_record = tracking.inactive(domain, self.tracking_host), tracking.awaits_record(domain)
+        facts = Facts(domain.name, days, rates=rates, not_tracked=not_tracked, tracking_awaits_record=awaits_record)
         if domain.trusted and domain.status != "verified":  # the operator vouches for the domain instead of DNS
             return facts, any(key in self.cache.pending for key in keys)
         keys += ["servers", ("domain", domain.name)]

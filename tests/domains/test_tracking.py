@@ -8,7 +8,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.domains import caa_check
-from mailsvc.domains.tracking import inactive
+from mailsvc.domains.tracking import awaits_record, inactive
 from mailsvc.net.dns import Caa
 from mailsvc.store.domains.domains import Domain
 from tests.domains.rig import Rig
@@ -29,9 +29,10 @@ def statuses(domain: Domain) -> dict[str, str]:
 async def test_links_have_a_subdomain_once_its_record_is_verified(rig: Rig) -> None:
     domain = await rig.verified(await rig.add(click_tracking=True))
     assert domain.tracking_host(OWN) == OWN and inactive(domain, OWN) is None
-    assert inactive(domain, None) == "Clicks are not tracked: this server does not track opens and clicks."
+    assert inactive(domain, None) == "Clicks are not tracked: this server does not track opens and clicks." and not awaits_record(domain)
     domain = await changed(rig, domain, "links")
     assert inactive(domain, OWN) == "Clicks are not tracked yet, because the CNAME record of links.example.com is not verified."
+    assert awaits_record(domain)
     assert domain.status == "verified" and domain.tracking_host(OWN) is None and not domain.serves_tracking_host("links.example.com")
 
     assert await rig.round() == 1  # soon, although the next check was due in a day

@@ -90,6 +90,7 @@ class Facts:
     logo: bool | None = None  # whether it publishes a BIMI record
     own_failures: int = 0  # emails sent by this service that failed DMARC, as receivers report
     not_tracked: str | None = None  # why nothing is tracked although it is switched on, as a sentence
+    tracking_awaits_record: bool = False  # whether it would be tracked if the record were correct
 
 
 def of_facts(facts: Facts) -> list[Insight]:
@@ -273,8 +274,8 @@ def logo(facts: Facts) -> Iterator[Insight]:
 def tracked(facts: Facts) -> Iterator[Insight]:
     """Whether tracking that is switched on has an effect."""
     if facts.not_tracked is not None:
-        missing = "record" in facts.not_tracked  # otherwise, there is nothing that could be published
-        remedy = "Publish the record that the domain's page shows, or switch tracking off." if missing else "Switch tracking off."
+        publish = "Publish the record that the domain's page shows, or switch tracking off."
+        remedy = publish if facts.tracking_awaits_record else "Switch tracking off."
         yield Insight("better", "Tracking is on but not active", facts.not_tracked, "Emails are sent with their original links.", remedy)
 
 

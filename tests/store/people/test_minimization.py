@@ -8,7 +8,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.accounts.retention import RetentionSweep
-from mailsvc.domains.tracking import inactive
+from mailsvc.domains.tracking import awaits_record, inactive
 from mailsvc.outcome import Delivered
 from mailsvc.settings import retention as settings
 from mailsvc.store.audience import evidence
@@ -104,6 +104,7 @@ async def test_nothing_is_tracked(account: None, store: StoreRig) -> None:
     tracked = await Domains(store.pool, store.clock, KEYS).get(domain.id)
     assert tracked is not None and tracked.tracking_host("own.example") is None and tracked.open_tracking
     assert inactive(tracked, "own.example") == "Opens are not tracked: the account wants no tracking (Settings, Data)."
+    assert not awaits_record(attrs.evolve(tracked, tracking_subdomains=("links",)))
     facts = await Hits(store.pool).facts([(ACCOUNT, mail.email_id)])
     assert facts[ACCOUNT, mail.email_id].minimized == ["tracking"]
 
