@@ -32,6 +32,7 @@ from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 from tests.dashboard.test_passkeys import OPTIONS, device
 
 SSO = "/dashboard/settings/sso"
+PROFILE = "/dashboard/settings/profile"
 ANN, BOB, NEW = "ann@acme.example", "bob@acme.example", "new@acme.example"
 RSA = jwk.RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
 EC = jwk.ECKey.generate_key("P-256", {"kid": "curve", "use": "sig"})
@@ -209,6 +210,27 @@ async def test_an_address_that_was_changed_here_no_longer_counts(account: Accoun
     await account.rig.pool.run("UPDATE users SET email = 'ann@private.example' WHERE email = %s", (ANN,))
     shown = await account.through(account.rig.browser())
     assert shown.status == 403 and "only for addresses at acme.example" in shown.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_member_who_must_use_it_keeps_an_address_at_its_domains(account: Account) -> None:
+    """With another address, whoever is removed at the provider could still sign in here."""
+    rig, form = account.rig, {"email": "bob@private.example", "password": PASSWORD}
+    await account.set_up()
+    bob = await rig.inside(BOB)
+    await bob.get(PROFILE)
+    assert (await bob.post(f"{PROFILE}/address", form)).location == PROFILE  # it is not required yet
+    await rig.settled()
+    link = rig.mailer.link("bob@private.example")
+    await account.require()
+    account.fake.person = Someone("2", BOB)
+    assert (await account.through(bob, BOB)).status == 303
+    for shown in (await bob.get(link), await bob.post(f"{PROFILE}/address/confirm", {"link": link.partition("link=")[2]})):
+        assert shown.status == 403 and "so your address must be at acme.example" in shown.text
+    await bob.get(PROFILE)
+    shown = await bob.post(f"{PROFILE}/address", form)
+    assert shown.status == 422 and "so your address must be at acme.example" in shown.text
+    assert (await bob.post(f"{PROFILE}/address", form | {"email": "rob@acme.example"})).location == PROFILE
 
 
 @pytest_twisted.ensureDeferred

@@ -84,6 +84,9 @@ class Profile:
             return await self._shown(request, user, 422, errors={"email": "Enter a valid email address."}, email=email)
         if email == user.email and request.user_session.verified:
             return await self._shown(request, user, 422, errors={"email": "This is already your address."}, email=email)
+        leaves = await self._leaves_provider(user, email)
+        if leaves is not None:
+            return await self._shown(request, user, 422, errors={"email": leaves}, email=email)
         if user.password is None and not request.reauthenticated:
             return request.ask_to_reauthenticate()
         wrong = await self._wrong(request, user, email)
@@ -95,6 +98,13 @@ class Profile:
         link = self.authentication.link(f"{ADDRESS}/confirm", secret)
         self.context.later("confirming an address", self._write(email, link, user))
         return request.redirect(PROFILE)
+
+    async def _leaves_provider(self, user: User, email: str) -> str | None:
+        """Why an address cannot be theirs: with one at another domain, they would no longer have to use their account's provider."""
+        required = await self.context.single_sign_ons.required_of(user.id)
+        if required is None or required.covers(email):
+            return None
+        return f"Your account requires single sign-on, so your address must be at {' or '.join(required.claimed)}."
 
     async def _wrong(self, request: PageRequest, user: User, email: str) -> tuple[str, Refused] | None:
         """The field with an error, or None. Attempts are also counted by user, who could otherwise have emails sent to many strangers."""
@@ -127,6 +137,9 @@ class Profile:
         email = await self.addresses.find(user.id, secret)
         if email is None:
             raise EXPIRED
+        leaves = await self._leaves_provider(user, email)  # since the request
+        if leaves is not None:
+            raise PageError(403, "Not allowed", leaves)
         if not request.form:
             return request.render("settings/address.html", user=user, email=email, link=secret)
         same = email == user.email
