@@ -37,9 +37,10 @@ from mailsvc.store.people.audit import OPERATOR, Line, by_operator
 from mailsvc.store.people.residence import RegionRefused
 from mailsvc.store.people.roles import Role
 from mailsvc.store.people.sessions import Sessions
-from mailsvc.store.people.users import Users
+from mailsvc.store.people.users import User, Users
 
 REPORTS = "reports"  # the purpose of the secrets that sign addresses for reports
+LAST_ADMIN = "An account needs at least one admin. Make another member an admin first: `mailsvc member role` or `mailsvc member add`."
 
 
 class Refused(Exception):
@@ -53,13 +54,27 @@ class People:
     users: Users
     sessions: Sessions
 
-    async def admit(self, account_id: UUID, email: str, role: Role, lives: timedelta, name: str = "") -> str:
-        """Add a member. Returns the secret of a one-time sign-in link."""
+    async def admit(self, account_id: UUID, email: str, role: Role | None, lives: timedelta, name: str = "") -> tuple[Role, str]:
+        """Add a member. Returns their role and the secret of a one-time sign-in link. Raises Refused for the last admin.
+
+        `role` None: members keep theirs, others become admins.
+        """
         user = await self.users.create(email, name)
-        line = by_operator(account_id, "member added", f"{user.email} as {role}")
-        if not await self.users.join(account_id, user.id, role, [line]):
-            await self.users.set_role(account_id, user.id, role, [line])
-        return await self.sessions.make_link("sign-in", user.email, lives)
+        added = by_operator(account_id, "member added", f"{user.email} as {role or 'admin'}")
+        if not await self.users.join(account_id, user.id, role or "admin", [added]):
+            role = await self._given(account_id, user, role)
+        line = Line(None, user.id, None, OPERATOR, "", "sign-in link created", user.email)  # it opens all their accounts
+        return role or "admin", await self.sessions.make_link("sign-in", user.email, lives, lines=[line])
+
+    async def _given(self, account_id: UUID, user: User, role: Role | None) -> Role | None:
+        """The role of somebody who is a member already, after a change to `role`, if it is another one."""
+        known = {each.account_id: each.role for each in await self.users.accounts(user.id)}
+        if role is None or role == known.get(account_id):
+            return known.get(account_id)
+        line = by_operator(account_id, "role changed", f"{user.email} is {role}")
+        if not await self.users.set_role(account_id, user.id, role, [line]):
+            raise Refused(LAST_ADMIN)
+        return role
 
     async def reset(self, email: str, lives: timedelta) -> str:
         """Remove a user's second factors. Returns the secret of a one-time sign-in link."""

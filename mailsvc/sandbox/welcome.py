@@ -78,7 +78,7 @@ class Welcome:
 
     async def _sign_in(self, account: Account, people: People) -> str:
         """A link that signs in the first admin, once."""
-        secret = await people.admit(account.id, self.settings.development.member, "admin", LINK, "Development")
+        _, secret = await people.admit(account.id, self.settings.development.member, "admin", LINK, "Development")
         return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:

@@ -34,7 +34,7 @@ def test_the_log_is_verified_and_exported(mailsvc: Command, database: str) -> No
     mailsvc.prints("key", "create", "--account", account, "--name", "Größe")
     mailsvc.prints("member", "add", "ann@example.com", "--account", account)
     exported = [json.loads(line) for line in mailsvc.prints("audit", "export", "--account", "Example").splitlines()]
-    assert [line["action"] for line in exported][-3:] == ["key created", "member added", "audit log exported"]
+    assert [line["action"] for line in exported][-4:] == ["key created", "member added", "sign-in link created", "audit log exported"]
     assert {line["kind"] for line in exported} == {"operator"}
     for line in exported:
         assert hashlib.sha256(bytes.fromhex(line["subject_salt"]) + line["subject"].encode()).hexdigest() == line["subject_hash"]

@@ -215,8 +215,10 @@ async def changes(walk: Walk, owner: str) -> None:
     await walk(f"key create --account {owner} --name shop", "key created")
     await walk(f"key revoke shop --account {owner}", "key revoked")
     await walk(f"key revoke shop --account {owner}")  # it is gone
-    await walk(f"member add ann@example.com --account {owner}", "member added")
-    await walk(f"member add bob@example.com --account {owner} --role developer", "member added")
+    await walk(f"member add ann@example.com --account {owner}", "member added", "sign-in link created")
+    await walk(f"member add bob@example.com --account {owner} --role developer", "member added", "sign-in link created")
+    await walk(f"member add bob@example.com --account {owner}", "sign-in link created")  # they keep their role
+    await walk(f"member add bob@example.com --account {owner} --role marketing", "role changed", "sign-in link created")
     await walk(f"member role bob@example.com admin --account {owner}", "role changed")
     await walk(f"member role bob@example.com admin --account {owner}")  # it is the same
     await walk("member link bob@example.com", "sign-in link created")

@@ -137,9 +137,11 @@ async def test_members_are_listed_changed_and_removed_except_the_last_admin(mail
     account = UUID(await created(mailsvc, "account", "create", "One"))
     link = await created(mailsvc, "member", "add", "ann@example.com", "--account", "One")
     assert "/dashboard/sign-in/link?link=" in link
-    for words in (("role", "ann@example.com", "developer"), ("remove", "ann@example.com")):
+    for words in (("role", "ann@example.com", "developer"), ("remove", "ann@example.com"), ("add", "ann@example.com", "--role", "billing")):
         assert "An account needs at least one admin." in await mailsvc.refuses("member", *words, "--account", "One")
-    await mailsvc.prints("member", "add", "bob@example.com", "--account", "One", "--role", "developer")
+    for options, role in ((("--role", "developer"), "developer"), ((), "developer"), (("--role", "billing"), "billing")):
+        added = (await mailsvc.prints("member", "add", "bob@example.com", "--account", "One", "--json", *options)).json
+        assert added["role"] == role, "a new link without a role does not change it"
     assert (
         await mailsvc.prints("member", "role", "BOB@example.com", "admin", "--account", "1")
     ).output == "bob@example.com is admin of One.\n"

@@ -63,7 +63,7 @@ async def test_an_invitation_does_not_set_the_password_of_an_existing_user(pool:
     rig = await without_mails(pool)
     theirs, ours = await rig.account("Theirs"), await rig.account("Ours")
     people = People(rig.assembly.users, rig.assembly.sessions)
-    link_of_ann = await people.admit(theirs, ANN, "admin", timedelta(days=1))
+    _, link_of_ann = await people.admit(theirs, ANN, "admin", timedelta(days=1))
     await rig.person("eve@example.com", ours)
     eve = await rig.inside("eve@example.com")
     await eve.get("/dashboard/settings")
@@ -207,7 +207,7 @@ async def test_changing_the_password_ends_links_and_a_proposed_authenticator_app
     people = People(rig.assembly.users, rig.assembly.sessions)
     ann = await rig.inside(ANN)
     secret = (await ann.get(f"{SECURITY}/totp")).found(r'id="secret">([A-Z2-7]+)<')  # seen by anyone who used this session
-    by_operator = await people.admit(account_id, ANN, "admin", timedelta(days=1))
+    _, by_operator = await people.admit(account_id, ANN, "admin", timedelta(days=1))
     lost = rig.browser()
     await lost.get("/dashboard/reset")
     await lost.post("/dashboard/reset", {"email": ANN})

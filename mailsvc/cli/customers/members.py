@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from mailsvc.accounts.onboarding import Customers, People, Refused, address
+from mailsvc.accounts.onboarding import LAST_ADMIN, Customers, People, Refused, address
 from mailsvc.cli.output import ACCOUNT, AS_JSON, moment, note, print_json, result
 from mailsvc.cli.runner import run
 from mailsvc.settings.schema import Settings
@@ -19,7 +19,6 @@ from mailsvc.store.people.audit import OPERATOR, Line, by_operator
 from mailsvc.store.people.users import Member
 
 ROLE = click.Choice(roles.ROLES)
-LAST_ADMIN = "An account needs at least one admin. Make another member an admin first: `mailsvc member role` or `mailsvc member add`."
 
 
 @click.group()
@@ -30,7 +29,7 @@ def member() -> None:
 @member.command("add")
 @click.argument("email")
 @ACCOUNT
-@click.option("--role", type=ROLE, default="admin", show_default=True)
+@click.option("--role", type=ROLE, help="Default: admin. Somebody who is a member already keeps their role.")
 @AS_JSON
 @click.pass_obj
 def member_add(settings: Settings, email: str, account: str, role: Any, as_json: bool) -> None:
@@ -38,8 +37,9 @@ def member_add(settings: Settings, email: str, account: str, role: Any, as_json:
 
     async def work(customers: Customers) -> None:
         owner, wanted = await customers.account(account), address(email).lower()
-        link = sign_in_link(settings, await people_of(customers).admit(owner.id, wanted, role, timedelta(days=1)))
-        result(as_json, link, email=wanted, role=role, link=link)
+        given, secret = await people_of(customers).admit(owner.id, wanted, role, timedelta(days=1))
+        link = sign_in_link(settings, secret)
+        result(as_json, link, email=wanted, role=given, link=link)
 
     run(settings, work)
 

@@ -80,7 +80,7 @@ async def _member(customers: Customers, settings: Settings, owner: Account, oper
     if any(each.email == operator for each in await people.users.members(owner.id)):
         say(f"left    the member {operator}")
         return None
-    secret = await people.admit(owner.id, operator, "admin", timedelta(days=1))
+    _, secret = await people.admit(owner.id, operator, "admin", timedelta(days=1))
     say(f"created the member {operator}")
     return sign_in_link(settings, secret)
 
