@@ -322,12 +322,16 @@ async def test_other_sessions_of_affected_members_end_when_it_is_required(accoun
     rig = account.rig
     await rig.person("guest@else.example", account.id, "developer")
     guest, bob, elsewhere = await rig.inside("guest@else.example"), await rig.inside(BOB), await rig.inside(ANN)
+    user = await rig.assembly.users.named(BOB)
+    assert user is not None
+    former = await rig.assembly.sessions.begin(user, account.id, "whole", "", "", single_sign_on=account.id)  # with another provider
     await account.set_up()
     account.ann = rig.browser()
     await account.ann.sign_in(ANN)
     await account.require()
     assert (await bob.get("/dashboard/keys")).location.startswith("/dashboard/sign-in?")
     assert (await elsewhere.get("/dashboard/keys")).location.startswith("/dashboard/sign-in?")
+    assert former is not None and await rig.assembly.sessions.find(former) is None
     assert (await guest.get("/dashboard/keys")).status == 200 and (await account.ann.get("/dashboard/keys")).status == 200
     assert (await rig.inside("guest@else.example")).cookies  # still with a password
     await account.ann.get(SSO)

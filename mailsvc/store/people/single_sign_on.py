@@ -69,9 +69,11 @@ ON CONFLICT (account_id, domain) DO UPDATE SET verified = excluded.verified
 _HELD = "SELECT FROM single_sign_on_domains WHERE domain = %s AND account_id <> %s"
 _UNCLAIM = "DELETE FROM single_sign_on_domains WHERE account_id = %s AND NOT domain = ANY (%s)"
 _FORGET = "DELETE FROM single_sign_on_members WHERE account_id = %s AND issuer <> %s"
+# Sessions that began with the provider before it was changed, which may be another one, do not count as begun with it.
 _END_OTHERS = f"""
-DELETE FROM sessions t USING members m JOIN users u ON u.id = m.user_id
-WHERE m.account_id = %s AND t.user_id = m.user_id AND t.single_sign_on IS DISTINCT FROM m.account_id AND {AFFECTED}
+DELETE FROM sessions t USING members m JOIN users u ON u.id = m.user_id JOIN single_sign_on p ON p.account_id = m.account_id
+WHERE m.account_id = %s AND t.user_id = m.user_id
+AND (t.single_sign_on IS DISTINCT FROM m.account_id OR t.created_at <= p.changed_at) AND {AFFECTED}
 """
 _REQUIRE = "UPDATE single_sign_on SET required = %s WHERE account_id = %s AND required <> %s"
 _REMOVE = "DELETE FROM single_sign_on WHERE account_id = %s"
