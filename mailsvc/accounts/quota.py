@@ -16,7 +16,7 @@ import attrs
 from twisted.internet.defer import DeferredLock
 
 from mailsvc.clock import utc
-from mailsvc.settings.plans import Exhausted, Plan, begins, ends
+from mailsvc.settings.plans import PERIODS, Exhausted, Plan, begins, ends
 from mailsvc.store.people.quota import Period, Quota
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 
@@ -124,7 +124,7 @@ class Quotas:
 
     def used(self, account_id: UUID) -> dict[Period, int]:
         """The usage known to this process, for response headers."""
-        return {p: m.used for (who, p), m in self._meters.items() if who == account_id and m.taken is not None and self._is_current(m)}
+        return {meter.period: meter.used for meter in self._current(account_id) if meter.taken is not None}
 
     async def usage(self, account_id: UUID, plan: str | None, ramp: int | None = None) -> dict[Period, Used]:
         """The usage of each limited period. Unused blocks of other processes count as used."""
@@ -132,7 +132,7 @@ class Quotas:
         if not limits:
             return {}
         taken = await self.store.taken(account_id, begins("day", now), begins("month", now))
-        mine = {period: meter.mine for (who, period), meter in self._meters.items() if who == account_id and self._is_current(meter)}
+        mine = {meter.period: meter.mine for meter in self._current(account_id)}
         used = {period: None if period not in taken else max(0, taken[period] - mine.get(period, 0)) for period in limits}
         return {period: Used(used[period], most) for period, most in limits.items()}
 
@@ -189,6 +189,10 @@ class Quotas:
             meter = self._meters[account_id, period] = _Meter(account_id, period, starts, most)
         meter.most = most
         return meter
+
+    def _current(self, account_id: UUID) -> list[_Meter]:
+        found = [self._meters[account_id, period] for period in PERIODS if (account_id, period) in self._meters]
+        return [meter for meter in found if self._is_current(meter)]
 
     def _is_current(self, meter: _Meter) -> bool:
         return meter.starts == begins(meter.period, self._now())
