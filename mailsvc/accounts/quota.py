@@ -95,6 +95,10 @@ class Quotas:
             return limits
         return {**limits, "day": ramp}
 
+    def uncounted(self, former: str | None, plan: str | None, ramp: int | None) -> list[Period]:
+        """The periods that `plan` limits and the former plan did not."""
+        return [period for period in self.limits(plan, ramp) if period not in self.limits(former, ramp)]
+
     def contacts(self, plan: str | None) -> int | None:
         """With how many contacts broadcasts can be sent; None: no limit."""
         found = self.plan(plan)

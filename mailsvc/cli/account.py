@@ -78,9 +78,11 @@ def account_plan(settings: Settings, /, account: str, plan: str | None, reset: b
         if name is not None and name not in known:
             raise Refused(f"There is no plan {name!r}. The plans are: {', '.join(known)}.")
         store = Quota(database.pool)
+        quotas = Quotas(store, reactor, known, settings.plans.default)
         if name != owner.plan:
-            await store.plan(owner.id, name, unix(reactor), [by_operator(owner.id, "plan changed", name or "the default")])
-        usage = await Quotas(store, reactor, known, settings.plans.default).usage(owner.id, name, owner.ramp)
+            uncounted = quotas.uncounted(owner.plan, name, owner.ramp)
+            await store.plan(owner.id, name, unix(reactor), [by_operator(owner.id, "plan changed", name or "the default")], uncounted)
+        usage = await quotas.usage(owner.id, name, owner.ramp)
         click.echo(f"{owner.name}: {name or settings.plans.default or 'no plan, no quota'}")
         for period, used in usage.items():
             new = ", as a new account" if period == "day" and used.limit == owner.ramp else ""

@@ -110,7 +110,8 @@ class AccountPages:
 
         async def change(account: Account, lines: list[Line]) -> bool:
             if account.plan != name:
-                await self.plans.plan(account.id, name, self.context.now().timestamp(), lines)
+                uncounted = self.quotas.uncounted(account.plan, name, account.ramp)
+                await self.plans.plan(account.id, name, self.context.now().timestamp(), lines, uncounted)
             return account.plan != name
 
         return await self._changed(request, text, "plan", "plan changed", name or "the default", change)

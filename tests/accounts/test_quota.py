@@ -16,7 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.accounts.quota import BLOCK, IDLE, Quotas, Taken, Used
-from mailsvc.settings.plans import Exhausted, Plan
+from mailsvc.settings.plans import PERIODS, Exhausted, Plan
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.quota import Period, Quota
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
@@ -240,3 +241,21 @@ async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
     assert (await store.lease(ACCOUNT, period, second, 4, 1, 1)) == (0, 4)  # the plan is smaller now
     await store.give_back([(ACCOUNT, period, second, 3), (UUID(int=1), period, second, 3)])
     assert (await store.lease(ACCOUNT, period, second, 4, 2, 9)) == (3, 4)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_plan_after_a_time_without_one_counts_what_was_sent_meanwhile(pool: Pool) -> None:
+    """Without a limit nothing is leased, so the row of the period has too little."""
+    store, month, rollup = Quota(pool), NOW.date().replace(day=1), "INSERT INTO rollups VALUES (%s, %s, %s, 'email.sent', 30)"
+    quotas, account_id = Quotas(store, clock_at(), PLANS), (await Accounts(pool, clock_at()).create("One")).id
+    assert quotas.uncounted(None, "small", None) == ["day", "month"] and quotas.uncounted("large", "small", None) == ["day"]
+    assert quotas.uncounted("small", "large", None) == quotas.uncounted("large", "small", 50) == []
+    for period in PERIODS:
+        assert await store.lease(account_id, period, month, 1000, 4, 4) == (4, 4)
+    await pool.run(rollup, (account_id, NOW, account_id))
+    await store.plan(account_id, "small", uncounted=quotas.uncounted(None, "small", None))
+    assert await store.taken(account_id, NOW.date(), month) == {"day": 30, "month": 30}
+    assert await store.lease(account_id, "month", month, 1000, 1, 1) == (1, 31)
+    await store.plan(account_id, "large", uncounted=quotas.uncounted("small", "large", None))
+    assert await store.taken(account_id, NOW.date(), month) == {"day": 30, "month": 31}
+    assert await pool.rows("SELECT plan FROM accounts WHERE id = %s", (account_id,)) == [("large",)]

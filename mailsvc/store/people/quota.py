@@ -9,8 +9,8 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.people.audit import Line, changed
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.audit import Line, write
+from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns, statement
 
 Period = Literal["day", "month"]
@@ -25,7 +25,17 @@ WITH given AS (
 )
 UPDATE quota q SET taken = greatest(0, q.taken - l.count) FROM locked l WHERE q.account_id = l.account_id AND q.period = l.period
 """
-TAKEN = "SELECT period, taken FROM quota WHERE account_id = %s AND (period, starts) IN (('day', %s), ('month', %s))"
+# Without a row: what a lease would begin with (lease_quota.sql).
+TAKEN = """
+SELECT period, taken FROM quota WHERE account_id = %(account_id)s AND (period, starts) IN (('day', %(day)s), ('month', %(month)s))
+UNION ALL
+SELECT p.period, (
+    SELECT coalesce(sum(count), 0)::bigint FROM rollups
+    WHERE account_id = %(account_id)s AND hour >= p.starts::timestamp AT TIME ZONE 'UTC' AND type = 'email.sent'
+)
+FROM (VALUES ('day', %(day)s::date), ('month', %(month)s::date)) p(period, starts)
+WHERE NOT EXISTS (SELECT FROM quota q WHERE q.account_id = %(account_id)s AND q.period = p.period)
+"""
 _NEAR = Columns.of(
     account_id="q.account_id",
     number="a.number",
@@ -48,6 +58,7 @@ WHERE (q.period, q.starts) IN (('day', %s), ('month', %s)) AND q.taken * 100 >= 
 ORDER BY q.account_id, q.period
 """
 WARNED = "UPDATE quota SET warned = greatest(warned, %s) WHERE account_id = %s AND period = %s AND starts = %s"
+FORGET = "DELETE FROM quota WHERE account_id = %s AND period = ANY (%s)"
 PLAN = "UPDATE accounts SET plan = %s WHERE id = %s"
 
 
@@ -81,8 +92,8 @@ class Quota:
         await self.pool.run(GIVE_BACK, tuple(list(column) for column in zip(*parts, strict=True)))
 
     async def taken(self, account_id: UUID, day: date, month: date) -> dict[Period, int]:
-        """The leased recipients in these periods; periods without any are left out."""
-        return dict(await self.pool.rows(TAKEN, (account_id, day, month)))
+        """The leased recipients in these periods. Without a lease ever, what was sent; with earlier ones only, the period is left out."""
+        return dict(await self.pool.rows(TAKEN, {"account_id": account_id, "day": day, "month": month}))
 
     async def near(self, day: date, month: date, percent: int) -> Sequence[Near]:
         """Accounts that have used at least `percent` of a quota."""
@@ -92,6 +103,17 @@ class Quota:
         """Record that the admins were warned in this period."""
         await self.pool.run(WARNED, (percent, near.account_id, near.period, near.starts))
 
-    async def plan(self, account_id: UUID, plan: str | None, now: float = 0.0, lines: Sequence[Line] = ()) -> None:
-        """Change an account's plan. Its usage stays."""
-        await changed(self.pool, now, lines, PLAN, (plan, account_id))
+    async def plan(
+        self, account_id: UUID, plan: str | None, now: float = 0.0, lines: Sequence[Line] = (), uncounted: Sequence[Period] = ()
+    ) -> None:
+        """Change an account's plan. Its usage stays.
+
+        `uncounted`: periods that had no limit until now, so that nobody counted. Their count begins with what was sent in them.
+        """
+
+        async def change(tx: Transaction) -> None:
+            if await tx.run(PLAN, (plan, account_id)):
+                await tx.run(FORGET, (account_id, list(uncounted)))
+                await write(tx, lines, now)
+
+        await self.pool.transact(change)
