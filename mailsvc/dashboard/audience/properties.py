@@ -43,7 +43,7 @@ class PropertyPages:
         found, more = await self.audience.properties.list(request.account_id, Page(PAGE, after))
         shown: dict[str, object] = {"errors": {}, "typed": {}}
         return request.render(
-            "audience/properties.html", status, found=found, first=after is None,
+            "audience/properties.html", status, found=found, first=after is None, query=f"?after={after}" if after else "",
             older=f"{PROPERTIES}?after={found[-1].id}" if more else None, done=DONE.get(request.query("done"), ""),
             undo_at=undo_path(request, PROPERTIES), **shown | values,
         )  # fmt: skip
@@ -80,7 +80,8 @@ class PropertyPages:
         line = request.audit_entry("contact property changed", found.key)
         if await self.audience.properties.change(request.account_id, found.id, fallback, [line]) is None:
             raise not_found("property")
-        return request.redirect(PROPERTIES, done="changed")
+        same_page = {"after": request.query("after")} if request.query("after") else {}
+        return request.redirect(PROPERTIES, done="changed", **same_page)
 
     @page(app, f"{ONE}/delete", "POST", access="change_audience")
     async def delete(self, request: PageRequest, text: str) -> bytes:

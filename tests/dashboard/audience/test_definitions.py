@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_twisted
 
+from mailsvc.dashboard.audience import properties
 from mailsvc.store.audience.values import NewContact
 from mailsvc.store.broadcasts.settings import StoredSettings
 from mailsvc.store.paging import ALL
@@ -114,6 +115,20 @@ async def test_a_property_has_a_key_a_type_and_a_fallback(pool: Pool) -> None:
     assert (await ann.post(f"{PROPERTIES}/{seats.id}/delete")).status == 303
     assert (await audience.properties.list(account_id, ALL))[0] == []
     assert (await ann.post(f"{PROPERTIES}/{seats.id}/delete")).status == 404
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_fallback_is_changed_on_the_second_page_of_properties(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, account_id, ann = await started(pool)
+    monkeypatch.setattr(properties, "PAGE", 1)
+    for key in ("seats", "age"):
+        await rig.assembly.audience.properties.add(account_id, key, "number", 3)
+    second = (await ann.get(PROPERTIES)).found(r'href="([^"]+)" rel="next"')
+    save = (await ann.get(second)).found(r'action="([^"]+/change[^"]*)"')
+    wrong = (await ann.post(save, {"fallback": "many"})).text
+    assert "Fallback of seats" in wrong and "This value must be a number." in wrong and 'value="many"' in wrong
+    saved = await ann.get((await ann.post(save, {"fallback": "5"})).location)
+    assert "The fallback was saved." in saved.text and "Fallback of seats" in saved.text and 'value="5"' in saved.text
 
 
 DEFAULTS = {"background_color": "#f4f4f4", "text_color": "#222222", "accent_color": "#0b57d0"}
