@@ -23,6 +23,7 @@ class Format:
     `lists`: the keys of the list in JSON, "" for a list that is the whole document. `needs`: fields that a row of this kind always has.
     `fields`: by our name, the name of their field. `origin`: of a suppression, unless `origins` has the value of its field `origin`.
     `gone`: the values of the field `unsubscribed` that mean that somebody has unsubscribed. `all_unsubscribed`: everybody in the file has.
+    `kinds`: the field with the kinds of mail that a suppression is about; it is about all mail if there is none, or an asterisk.
     """
 
     kind: Kind
@@ -33,6 +34,7 @@ class Format:
     origins: Mapping[str, Origin] = attrs.field(factory=dict)
     gone: frozenset[str] = YES
     all_unsubscribed: bool = False
+    kinds: str = ""
 
 
 def _suppressions(lists: Sequence[str], needs: Sequence[str], email: str, origin: Origin = "manual", **more: object) -> Format:
@@ -95,7 +97,7 @@ FORMATS: Mapping[str, Sequence[Format]] = {
             "contacts", ["items"], ["address", "subscribed"], {"email": "address", "name": "name", "unsubscribed": "subscribed"}, gone=NO
         ),
         _named("segments", ["items"], ["address", "members_count"], "name", "address"),
-        _suppressions(["items"], ["address", "tags"], "address"),
+        attrs.evolve(_suppressions(["items"], ["address", "tags"], "address"), kinds="tags"),
         _suppressions(["items"], ["address", "created_at"], "address", "complaint"),
         _named("domains", ["items"], ["name", "state"], "name"),
     ),

@@ -134,7 +134,9 @@ def _normal(name: str) -> str:
 
 def _records(known: Format, row: Row) -> Iterator[Record]:
     """What a row says. Raises ValueError."""
-    if known.kind == "suppressions":
+    if known.kind == "suppressions" and _is_partial(row.get(known.kinds)):
+        yield Person(_email(row, known), unsubscribed=True)
+    elif known.kind == "suppressions":
         origin = known.origins.get(_text(row, known.fields["origin"]).lower(), known.origin)
         yield Suppressed(_email(row, known), origin)
     elif known.kind == "contacts":
@@ -146,6 +148,13 @@ def _records(known: Format, row: Row) -> Iterator[Record]:
         yield Named("segments", name[:NAME], _text(row, known.fields["id"]))
     elif _text(row, "identitytype").upper() in ("", "DOMAIN", "MANAGED_DOMAIN"):
         yield Named("domains", _domain(_text(row, known.fields["name"])))
+
+
+def _is_partial(kinds: object) -> bool:
+    """Whether somebody left only some kinds of mail, so that others have to arrive: a list, or words with commas between them."""
+    found = kinds if isinstance(kinds, list) else str(kinds or "").strip("[]").replace('"', "").replace("'", "").split(",")
+    named = {str(each).strip() for each in found} - {""}
+    return bool(named) and "*" not in named
 
 
 def _person(known: Format, row: Row) -> Iterator[Record]:
