@@ -112,6 +112,22 @@ def test_names_relative_to_the_zone(name: str, domain: str, relative: str) -> No
     assert names.relative(name, domain) == relative
 
 
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("zoe@bücher.example", "zoe@xn--bcher-kva.example"),
+        ("a@bücher.example, b@BÜCHER.example;c@x.example", "a@xn--bcher-kva.example, b@xn--bcher-kva.example;c@x.example"),
+        ("@bücher.example", "@xn--bcher-kva.example"),
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("Grüße", "Grüße"),  # a subject
+        ("Émile Zola", "Émile Zola"),
+        ("Preise für a.b", "Preise für a.b"),
+    ],
+)
+def test_only_domains_are_searched_as_they_are_stored(text: str, stored: str) -> None:
+    assert names.searched(text) == stored
+
+
 @given(st.text(max_size=80))
 def test_any_text_is_a_name_or_an_error(text: str) -> None:
     try:

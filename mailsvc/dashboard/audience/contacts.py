@@ -11,6 +11,7 @@ from mailsvc.dashboard.audience.forms import about, by, read, rules
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.domains.names import searched
 from mailsvc.http.fields import Bounds
 from mailsvc.http.resources.audience import fields
 from mailsvc.http.resources.audience.context import AudienceContext
@@ -41,7 +42,8 @@ class ContactList:
         segment = request.selected("segment", segments, "segment")
         given = {name: request.query(name)[:LONGEST] for name in ("q", "segment", "state")}
         state = given["state"] if given["state"] in STATES else ""
-        filter = Filter(segment.id if segment else None, {"": None}.get(state, state == "unsubscribed"), given["q"])
+        text = searched(given["q"])
+        filter = Filter(segment.id if segment else None, {"": None}.get(state, state == "unsubscribed"), text)
         params = {name: value for name, value in {**given, "state": state}.items() if value}
         after = request.uuid(request.query("after")) if request.query("after") else None
         found = await self._search(request, filter, after)

@@ -90,7 +90,7 @@ class EmailList:
         given = {name: request.query(name)[:200] for name in ("q", "status", "days", "domain", "key")}
         domain, key = request.selected("domain", domains, "domain"), request.selected("key", keys, "API key")
         filters = Filters(
-            text=names.ascii_domain(given["q"]),
+            text=names.searched(given["q"]),
             status=f"email.{given['status']}" if given["status"] in STATUSES else "",
             since=self.context.now() - timedelta(days=int(given["days"])) if given["days"] in SPANS else None,
             domain_id=domain.id if domain else None,

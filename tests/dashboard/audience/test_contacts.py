@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest_twisted
@@ -59,6 +60,9 @@ async def test_contacts_are_found_by_part_of_an_address_or_name_by_segment_and_b
     assert await shown("state=subscribed") == {"ada"}
     assert await shown(f"segment={friends.id}&state=unsubscribed&q=carl") == {"carl"}
     assert await shown("q=nobody") == set()
+    await added(rig, account_id, "zoe@xn--bcher-kva.example", first_name="Éva")
+    for text in ("zoe@bücher.example", "bücher.example", "éva"):
+        assert ">zoe@" in (await ann.get(f"{AUDIENCE}?q={quote(text)}")).text, text
     assert (await ann.get(f"{AUDIENCE}?segment={foreign.id}")).status == 404
     assert "Friends &amp; &lt;family&gt;" in (await ann.get(AUDIENCE)).text
 

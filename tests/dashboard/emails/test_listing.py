@@ -1,6 +1,8 @@
-"""The list of emails: filtering by a key that was revoked."""
+"""The list of emails: filtering by a key that was revoked, and a search."""
 
 from __future__ import annotations
+
+from urllib.parse import quote
 
 import pytest_twisted
 
@@ -9,7 +11,7 @@ from tests.dashboard.fixtures import DashboardRig
 
 
 @pytest_twisted.ensureDeferred
-async def test_emails_are_filtered_by_a_key_that_was_revoked(pool: Pool) -> None:
+async def test_emails_are_filtered_by_a_key_that_was_revoked_and_by_subject(pool: Pool) -> None:
     rig = DashboardRig(pool)
     account_id, other = await rig.account(), await rig.account()
     await rig.person("ann@example.com", account_id)
@@ -27,5 +29,9 @@ async def test_emails_are_filtered_by_a_key_that_was_revoked(pool: Pool) -> None
     assert ">old (revoked)<" in page.text and page.text.index(">new<") < page.text.index(">old (revoked)<") and "foreign" not in page.text
     assert "key old (revoked)" in (await ann.get(f"/dashboard/emails/{sent}")).text
     assert ">old (revoked)<" in (await ann.get(f"/dashboard/logs?key={old}")).text
+    await pool.run("UPDATE emails SET subject = 'Schöne Grüße' WHERE email_id = %s", (sent,))
+    for text in ("Grüße", "Schöne Grüße"):
+        page = await ann.get(f"/dashboard/emails?q={quote(text)}")
+        assert str(sent) in page.text and str(without) not in page.text, text
     assert (await ann.get(f"/dashboard/emails?key={foreign}")).status == 404
     assert "old" not in [key.name for key in (await rig.assembly.keys.list(account_id))[0]]

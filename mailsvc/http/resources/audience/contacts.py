@@ -9,6 +9,7 @@ from uuid import UUID
 import attrs
 import orjson
 
+from mailsvc.domains import names
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, created, ok, page
 from mailsvc.http.fields import SOME_ID, Rules
@@ -70,6 +71,7 @@ async def searched(request: Request, context: AudienceContext, filter: Filter) -
     if parameters.one(request, "before"):
         raise invalid("The `before` and `search` parameters cannot be combined.")
     wanted = parameters.page(request)
+    filter = attrs.evolve(filter, text=names.searched(filter.text))
     found = await context.lists.search(request.caller.account_id, filter, wanted.limit or parameters.PAGE_DEFAULT, wanted.after)
     after = {} if found.after is None else {"after": str(found.after)}
     rows = [views.CONTACT_ROW.show(each) for each in found.contacts]

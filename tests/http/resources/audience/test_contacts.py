@@ -231,6 +231,9 @@ async def test_search_finds_parts_of_names_and_addresses(pool: Pool) -> None:
     assert found == [5, 0] and pages == 3  # three contacts were read for each page
     whole = (await rig.request("GET", "/contacts?search=C1@example.net%20c2@example.net")).json
     assert [ids[row["id"]] for row in whole["data"]] == [2, 1] and not whole["has_more"]
+    await make(rig, "/contacts", email="zoe@bücher.example", first_name="Éva")
+    for text in ("zoe@bücher.example", "@bücher.example", "bücher.example", "éva"):
+        assert len((await rig.request("GET", f"/contacts?search={quote(text)}")).json["data"]) == 1, text
     assert (await rig.request("GET", "/contacts?search=ada", key=rig.foreign_key)).json["data"] == []
     assert (await rig.request("GET", f"/contacts?search={'x' * 1001}")).status == 422
     assert (await rig.request("GET", f"/contacts?search=x&before={next(iter(ids))}")).status == 422
