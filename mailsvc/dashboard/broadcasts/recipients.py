@@ -45,9 +45,13 @@ class RecipientPages:
         kind = cast(Kind, request.query("type")) if request.query("type") in get_args(Kind) else "sent"
         sought = request.query("q")[:254]
         after = request.uuid(request.query("after")) if request.query("after") else None
-        rows, more = await self.stored.list(found.account_id, found.id, kind, Page(PAGE, after), sought)
+        if sought:
+            rows, last = await self.stored.search(found.account_id, found.id, kind, Page(PAGE, after), sought)
+        else:
+            rows, more = await self.stored.list(found.account_id, found.id, kind, Page(PAGE, after))
+            last = rows[-1].contact_id if more else None
         path, query = f"{BROADCASTS}/{found.id}/recipients", {"type": kind, "q": sought}
-        older = f"{path}?{urlencode({**query, 'after': str(rows[-1].contact_id)})}" if more else None
+        older = f"{path}?{urlencode({**query, 'after': str(last)})}" if last else None
         return request.render(
             "broadcasts/recipients.html", broadcast=found, label=label(found), rows=rows, kind=kind, kinds=KINDS, q=sought, older=older,
             newest=f"{path}?{urlencode(query)}" if after else None, tab="recipients", done="",

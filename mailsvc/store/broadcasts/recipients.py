@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audience.keys import folded
 from mailsvc.store.broadcasts.values import MARKS
 from mailsvc.store.mail.emails import LAST_EVENT
 from mailsvc.store.paging import Page
@@ -30,19 +31,36 @@ _LINKS = f"""coalesce((
     SELECT jsonb_agg(jsonb_build_object('url', l.url, 'clicks', l.count) ORDER BY l.count DESC, l.url)
     FROM (SELECT h.url, h.count {_HITS} AND h.kind = 'link' ORDER BY h.count DESC LIMIT 100) l
 ), '[]')"""
+_EMAIL = f"coalesce(c.email, {_ADDRESS}, '')"
+_ROW = f"""r.contact_id, c.id AS present, {_EMAIL} AS email,
+       CASE WHEN %(counted)s THEN coalesce((SELECT h.count {_HITS} AND h.kind = %(kind)s), 0) END AS count,
+       CASE WHEN %(kind)s = 'bounced' THEN lower({_BOUNCE}) END AS bounce_type,
+       CASE WHEN %(kind)s = 'clicked' THEN {_LINKS} END AS clicked_links, r.email_id"""
+_CONTACT = "LEFT JOIN contacts c ON c.account_id = r.account_id AND c.id = r.contact_id"
+_OF_BROADCAST = "r.account_id = %(account_id)s AND r.broadcast_id = %(broadcast_id)s"
+_OF_TYPE = "(%(bounce_type)s::text IS NULL OR bounce_type = %(bounce_type)s)"
 _LIST = f"""
 SELECT * FROM (
-    SELECT r.contact_id, c.id AS present, coalesce(c.email, {_ADDRESS}, '') AS email,
-           CASE WHEN %(counted)s THEN coalesce((SELECT h.count {_HITS} AND h.kind = %(kind)s), 0) END AS count,
-           CASE WHEN %(kind)s = 'bounced' THEN lower({_BOUNCE}) END AS bounce_type,
-           CASE WHEN %(kind)s = 'clicked' THEN {_LINKS} END AS clicked_links, r.email_id
-    FROM broadcast_recipients r
-    LEFT JOIN contacts c ON c.account_id = r.account_id AND c.id = r.contact_id
-    WHERE r.account_id = %(account_id)s AND r.broadcast_id = %(broadcast_id)s AND {{which}}
+    SELECT {_ROW} FROM broadcast_recipients r {_CONTACT} WHERE {_OF_BROADCAST} AND {{which}}
 ) x
-WHERE (%(email)s = '' OR position(lower(%(email)s) IN lower(email)) > 0)
-AND (%(bounce_type)s::text IS NULL OR bounce_type = %(bounce_type)s) AND {{edge}}
-ORDER BY contact_id {{order}} LIMIT %(limit)s
+WHERE {_OF_TYPE} AND {{edge}} ORDER BY contact_id {{order}} LIMIT %(limit)s
+"""
+# The contact with exactly this address, if it got the broadcast.
+_WHOLE = """
+SELECT c.id FROM contacts c JOIN broadcast_recipients r ON r.account_id = c.account_id AND r.broadcast_id = %s AND r.contact_id = c.id
+WHERE c.account_id = %s AND c.address = %s
+"""
+# It ends with the page, or after so many recipients, whatever matches. `last`: the last of those.
+_CANDIDATES = f"FROM broadcast_recipients r WHERE {_OF_BROADCAST} AND {{candidates}} AND {{edge}} ORDER BY contact_id {{order}}"
+_SEARCH = f"""
+SELECT hits.*, searched.last FROM (SELECT (SELECT contact_id {_CANDIDATES} OFFSET %(searched)s - 1 LIMIT 1) AS last) searched
+LEFT JOIN (
+    SELECT * FROM (
+        SELECT {_ROW} FROM (SELECT account_id, contact_id, email_id, marks {_CANDIDATES} LIMIT %(searched)s) r {_CONTACT}
+        WHERE strpos(lower({_EMAIL}), lower(%(email)s)) > 0 AND {{which}}
+    ) x
+    WHERE {_OF_TYPE} ORDER BY contact_id {{order}} LIMIT %(limit)s
+) hits ON true ORDER BY contact_id {{order}}
 """
 # Once for each recipient.
 UNSUBSCRIBED = f"""
@@ -122,31 +140,43 @@ class Received:
 
 @attrs.define(eq=False)
 class Recipients:
+    """`searched`: recipients that a search reads for one page."""
+
     pool: Pool
+    searched: int = 20_000
 
     async def of_contact(self, account_id: UUID, contact_id: UUID, limit: int) -> Sequence[Received]:
         """The newest broadcasts that a contact got, among the account's LOOKED newest."""
         return [Received(*row) for row in await self.pool.rows(OF_CONTACT, (account_id, contact_id, limit))]
 
     async def list(
-        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, email: str = "", bounce_type: str | None = None
+        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, bounce_type: str | None = None
     ) -> tuple[Sequence[Recipient], bool]:
         """A page of those to whom that happened, in the order of their contacts' IDs, newest first; and whether there are more."""
-        if kind == "sent":
-            which = f"marks & {MARKS['suppressed']} = 0"
-        elif kind in MARKS:
-            which = f"marks <> 0 AND marks & {MARKS[kind]} <> 0"
-        else:
-            which = f"EXISTS ({_EVENTS})"
-        newer = page.before is not None
-        edge = "true" if page.before is page.after is None else f"contact_id {'>' if newer else '<'} %(edge)s"
-        named = {
-            "account_id": account_id, "broadcast_id": broadcast_id, "kind": kind, "counted": kind in COUNTED, "event": f"email.{kind}",
-            "email": email, "bounce_type": bounce_type, "edge": page.before or page.after, "limit": (page.limit or 0) + 1,
-        }  # fmt: skip
-        sql = _LIST.format(which=which, edge=edge, order="ASC" if newer else "DESC")
-        found, more = page.cut(await self.pool.rows(sql, named))
-        return [Recipient(*row) for row in found], more
+        return await self._list(account_id, broadcast_id, kind, page, bounce_type, "true")
+
+    async def search(
+        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, email: str, bounce_type: str | None = None
+    ) -> tuple[Sequence[Recipient], UUID | None]:
+        """Those whose address contains `email`, and where the next page begins, or None. A page that is not full can have a next one.
+
+        The whole address of a recipient finds only this one.
+        """
+        if whole := await self.pool.rows(_WHOLE, (broadcast_id, account_id, folded(email))):
+            only, _ = await self._list(account_id, broadcast_id, kind, page, bounce_type, "r.contact_id = %(whole)s", whole=whole[0][0])
+            return only, None
+        named = _named(account_id, broadcast_id, kind, page, bounce_type) | {"email": email, "searched": self.searched}
+        sql = _SEARCH.format(which=_which(kind), candidates="marks <> 0" if kind in MARKS else "true", **_direction(page))
+        rows = await self.pool.rows(sql, named)
+        found, more = page.cut([row[:-1] for row in rows if row[0] is not None])
+        return [Recipient(*row) for row in found], (found[0 if page.before else -1][0] if more else rows[0][-1])
+
+    async def _list(
+        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, bounce_type: str | None, condition: str, **more: object
+    ) -> tuple[Sequence[Recipient], bool]:
+        sql = _LIST.format(which=f"{_which(kind)} AND {condition}", **_direction(page))
+        found, follow = page.cut(await self.pool.rows(sql, _named(account_id, broadcast_id, kind, page, bounce_type) | more))
+        return [Recipient(*row) for row in found], follow
 
     async def clicked_links(self, account_id: UUID, broadcast_id: UUID, page: Page) -> tuple[Sequence[ClickedLink], bool]:
         """A page of the links that were followed, the most frequent first, and whether there are more."""
@@ -173,3 +203,22 @@ class Recipients:
         sql = MISSING.format(columns=", ".join(columns) or "0")
         [(total, *counts)] = await self.pool.rows(sql, (*(numbers[key] for key in properties), account_id, segment_id))
         return total, dict(zip([key for key in keys if numbers[key] == ""] + properties, counts, strict=False))
+
+
+def _which(kind: Kind) -> str:
+    if kind == "sent":
+        return f"marks & {MARKS['suppressed']} = 0"
+    return f"marks <> 0 AND marks & {MARKS[kind]} <> 0" if kind in MARKS else f"EXISTS ({_EVENTS})"
+
+
+def _direction(page: Page) -> dict[str, str]:
+    newer = page.before is not None
+    edge = "true" if page.before is page.after is None else f"contact_id {'>' if newer else '<'} %(edge)s"
+    return {"edge": edge, "order": "ASC" if newer else "DESC"}
+
+
+def _named(account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, bounce_type: str | None) -> dict[str, object]:
+    return {
+        "account_id": account_id, "broadcast_id": broadcast_id, "kind": kind, "counted": kind in COUNTED, "event": f"email.{kind}",
+        "bounce_type": bounce_type, "edge": page.before or page.after, "limit": (page.limit or 0) + 1,
+    }  # fmt: skip

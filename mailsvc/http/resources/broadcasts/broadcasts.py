@@ -191,7 +191,7 @@ class Broadcasts:
 
     @app.route("/broadcasts/<id>/recipients", methods=["GET"])
     @operation(
-        "List the recipients of a broadcast", "The recipients whose emails were delivered, bounced and so on.", Listing(fields.RECIPIENT),
+        "List the recipients of a broadcast", "The recipients whose emails were delivered, bounced and so on.", fields.RECIPIENTS,
         parameters=[fields.KIND, fields.EMAIL, fields.BOUNCE, *fields.CURSORS],
     )  # fmt: skip
     async def recipients(self, request: Request, id: str) -> bytes:
@@ -205,15 +205,19 @@ class Broadcasts:
         if bounce is not None and kind != "bounced":
             raise invalid("The `bounce_type` parameter can only be given together with `type=bounced`.")
         wanted = parameters.page(request, fields.cursor)
-        found = await self._own(request, id)
-        rows, more = await self.context.recipients.list(
-            found.account_id, found.id, kind, wanted, parameters.one(request, "email")[:254].replace("\0", ""), bounce
-        )
+        found, email = await self._own(request, id), parameters.one(request, "email")[:254].replace("\0", "")
+        following: dict[str, str] = {}
+        if email:
+            rows, edge = await self.context.recipients.search(found.account_id, found.id, kind, wanted, email, bounce)
+            more = edge is not None
+            following = {} if edge is None else {"before" if wanted.before else "after": fields.cursor_of(edge)}
+        else:
+            rows, more = await self.context.recipients.list(found.account_id, found.id, kind, wanted, bounce)
         data = [fields.RECIPIENT.show(row, id=fields.cursor_of(row.contact_id)) for row in rows]
         if kind == "bounced":
             data = [{"bounce_type": None, **row} for row in data]
         assert kind not in COUNTED or all("count" in row for row in data)
-        return ok(request, {"object": "list", "has_more": more, "data": data})
+        return ok(request, {"object": "list", "has_more": more, "data": data, **following})
 
     @app.route("/broadcasts/<id>/preview", methods=["GET"])
     @operation(

@@ -18,6 +18,7 @@ from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.resources.audience.fields import page_text
 from mailsvc.http.resources.send_fields import Address, Schedule
 from mailsvc.http.views import (
+    Listing,
     View,
     acknowledged,
     choice,
@@ -137,7 +138,13 @@ PAGE = Record(
 # Query parameters
 
 KIND = Parameter("type", "What happened to the recipients' emails.", "delivered", one_of(*KINDS), required=True)
-EMAIL = Parameter("email", "Returns only addresses that contain this text.", "example.net", {"type": "string"})
+EMAIL = Parameter(
+    "email",
+    "Returns only addresses that contain this text, or only the recipient whose whole address it is. A page can have fewer rows than "
+    "`limit` although there are more: continue with the `after` or `before` of the response.",
+    "example.net",
+    {"type": "string"},
+)
 BOUNCE = Parameter("bounce_type", "With `type=bounced`: returns only bounces of this kind.", "permanent", one_of(*BOUNCES))
 CONTACT = Parameter("contact", "The contact: an ID or an address.", "ada@example.net", {"type": "string"}, required=True)
 _CURSOR = {"type": "string", "pattern": "^[A-Za-z0-9_-]*$"}
@@ -252,6 +259,12 @@ RECIPIENT = View(
         "bounce_type": optional(choice("Of `bounced`: the kind of the bounce.", BOUNCES)),
         "clicked_links": optional(many(_RECIPIENT_LINK, "Of `clicked`: the links that were followed, the first 100.")),
     },
+)
+_FOLLOWING = "With `email`: the value of this parameter for the next page. Left out if there is none."
+RECIPIENTS = Listing(
+    RECIPIENT,
+    {name: optional(text(_FOLLOWING, "AZCo5lw_eyGdTg")) for name in ("after", "before")},
+    "FoundBroadcastRecipients",
 )
 PREVIEW_VIEW = View(
     "BroadcastPreview",

@@ -211,6 +211,8 @@ async def test_recipients(rig: ApiRig) -> None:
     assert await listed("type=complained") == [("c2@example.net", None)]
     assert await listed("type=sent&email=%00") != []
     assert await listed("type=sent&email=C2@") == [("c2@example.net", None)]
+    assert await listed("type=bounced&email=C1@Example.net") == [("c1@example.net", "permanent")]
+    assert await listed("type=bounced&email=c2@example.net") == []
     first = (await rig.request("GET", f"/broadcasts/{id_}/recipients?type=sent&limit=1")).json
     assert first["has_more"] and first["data"][0]["contact_id"] == people["c2@example.net"]
     assert await listed(f"type=sent&after={first['data'][0]['id']}") == [("c1@example.net", None), ("c0@example.net", None)]
