@@ -15,6 +15,7 @@ REASONS: Mapping[str, str] = {
     "unsubscribed": "The recipient has unsubscribed from all broadcasts.",
     "topic": "The recipient is not subscribed to the topic of this email.",
 }
+SUPPRESSED = "The address was put on the suppression list while the email was in the queue."
 CANCELED = "The broadcast was canceled."
 DELETED = "The broadcast no longer exists."
 
@@ -39,13 +40,15 @@ class Consent:
         """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused."""
         key, found = await self.keys.of(account_id), {}
         for address in addresses:
-            facts = await self.stored.facts(Question(account_id, key.hash(address), topic_id or NONE, broadcast_id or NONE))
+            facts = await self.stored.facts(Question(account_id, key.hash(address), address, topic_id or NONE, broadcast_id or NONE))
             if broadcast_id is not None and facts.status != "queued" and facts.status != "sent":
                 found[address] = CANCELED if facts.status == "canceled" else DELETED
                 continue
             refused = refusal(facts.unsubscribed, facts.default, facts.choice)
             if refused is not None:
                 found[address] = REASONS[refused]
+            elif facts.suppressed:
+                found[address] = SUPPRESSED
             elif facts.paused:
                 raise OnHold(f"The broadcast is paused. {facts.reason or ''}".rstrip())
         return found

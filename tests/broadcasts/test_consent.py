@@ -10,7 +10,7 @@ import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.accounts.retention import RetentionSweep
-from mailsvc.broadcasts.consent import REASONS
+from mailsvc.broadcasts.consent import REASONS, SUPPRESSED
 from mailsvc.broadcasts.links import Source, UnsubscribeLinks
 from mailsvc.settings.retention import Retention
 from mailsvc.store.audience.keys import AudienceKeys
@@ -126,6 +126,19 @@ async def test_an_unsubscribe_outlives_the_contact(rig: BroadcastRig) -> None:
     hash_ = (await rig.keys.of(ACCOUNT)).hash("ada@example.net")
     await rig.pool.run("INSERT INTO unsubscribes VALUES (%s, %s, '00000000-0000-0000-0000-000000000000', %s)", (ACCOUNT, hash_, NOW))
     assert await rig.consent.unwanted(ACCOUNT, broadcast, None, ["ada@example.net"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_that_was_suppressed_meanwhile_gets_nothing(rig: BroadcastRig) -> None:
+    """For example by a complaint about another email, while the broadcast was paused for a week."""
+    await rig.contact("Ada@example.net")
+    broadcast, topic = await rig.send(), await rig.topic(True)
+    await rig.fanout.run()
+    sql = "INSERT INTO suppressions (id, account_id, address, email, origin, created_at) VALUES (%s, %s, %s, '', 'complaint', %s)"
+    await rig.pool.run(sql, (ACCOUNT, ACCOUNT, "ada@example.net", NOW))
+    asked = ["Ada@example.net", "bob@example.net"]
+    assert await rig.consent.unwanted(ACCOUNT, broadcast, None, asked) == {"Ada@example.net": SUPPRESSED}
+    assert await rig.consent.unwanted(ACCOUNT, None, topic, asked) == {"Ada@example.net": SUPPRESSED}
 
 
 @pytest_twisted.ensureDeferred
