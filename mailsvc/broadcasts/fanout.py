@@ -325,7 +325,7 @@ class Fanout:
         seconds = unix(self.clock)
         now, email_id = datetime.fromtimestamp(seconds, UTC), uuid7(seconds)
         values = own_values(found.numbers or {}, member)
-        subject = started.subject.line(Values(values, "", found.fallbacks or {}))
+        subject = started.subject.subject(Values(values, "", found.fallbacks or {}))
         return NewEmail(
             email_id=email_id,
             account_id=found.account_id,

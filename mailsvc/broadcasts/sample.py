@@ -28,7 +28,7 @@ class Sample:
 def sample(of: Broadcast, content: SentContent, to: str, values: Mapping[str, str], domain: str, now: datetime) -> Sample:
     """The message for `to`, with a link that unsubscribes nobody."""
     link = f"{content.base_url}{PATH}"
-    subject = merge.parse(of.subject).line(Values(values, link, content.fallbacks))
+    subject = merge.parse(of.subject).subject(Values(values, link, content.fallbacks))
     email = PersonalEmail(of.account_id, of.id, of.id, of.id, of.topic_id, now, f"<{of.id}@{domain}>", to, subject, True, values)
     recipient = parse_mailbox(to)
     return Sample(parse_mailbox(of.sender).address, recipient.address, message(Prepared.of(content), email, recipient, link))

@@ -86,10 +86,14 @@ class Template:
         return "".join([piece if isinstance(piece, str) else _plain(piece, values) for piece in self.pieces])
 
     def line(self, values: Values) -> str:
-        """For a header field: without line breaks and other control characters, whatever the values contain."""
+        """Without line breaks and other control characters, whatever the values contain. A text without placeholders stays as it is."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], str):
             return self.pieces[0]
         return _SURPLUS.sub(" ", FORBIDDEN.sub(" ", self.text(values))).strip(" ")
+
+    def subject(self, values: Values) -> str:
+        """For a header field. It has none of these characters either if they were written in it."""
+        return FORBIDDEN.sub(" ", self.line(values))
 
 
 def parse(text: str) -> Template:

@@ -86,6 +86,19 @@ async def test_each_contact_gets_one_personal_email(rig: BroadcastRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_line_break_in_the_subject_becomes_a_space(rig: BroadcastRig) -> None:
+    """It is no header field of its own, and it keeps no message from being composed."""
+    await rig.contact("ada@example.net", "Ada")
+    for subject in ("News\r\nBcc: eve@example.org", "News\nBcc: {{{FIRST_NAME}}}"):
+        await rig.send(subject=subject)
+    await rig.fanout.run()
+    messages = [await rig.messages.load(ACCOUNT, email) for (email,) in await rig.pool.rows("SELECT email_id FROM emails ORDER BY 1")]
+    parsed = [message_from_bytes(stored.body, policy=policy.default) for stored in messages if stored is not None]
+    assert [" ".join(each["Subject"].split()) for each in parsed] == ["News Bcc: eve@example.org", "News Bcc: Ada"]
+    assert [each["Bcc"] for each in parsed] == [None, None]
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_message_stays_the_same_when_the_contact_changes(rig: BroadcastRig) -> None:
     await rig.contact("ada@example.net", "Ada")
     await rig.send()

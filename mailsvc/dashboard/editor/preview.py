@@ -73,7 +73,7 @@ class Previews:
         def make() -> Merged:
             plain = merge.text_of(content.html) if content.text is None and content.html else content.text
             return Merged(
-                merge.parse(content.subject).line(values),
+                merge.parse(content.subject).subject(values),
                 merge.parse(content.preview_text).line(values),
                 merge.parse(content.html).html(values) if content.html else None,
                 merge.parse(plain).text(values) if plain else None,

@@ -245,7 +245,7 @@ class Broadcasts:
             plain = merge.text_of(html) if text is None and html else text
             return fields.PREVIEW_VIEW.show(
                 contact_id=contact.id,
-                subject=merge.parse(found.subject).line(values),
+                subject=merge.parse(found.subject).subject(values),
                 preview_text=merge.parse(found.preview_text).line(values),
                 html=merge.parse(html).html(values) if html else None,
                 text=merge.parse(plain).text(values) if plain else None,
