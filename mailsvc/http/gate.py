@@ -112,10 +112,10 @@ class Gate:
             found = await caller.find(self.keys, caller.bearer(head.headers, self.well_formed))
         except problem.Problem as wrong:
             return self._counted(head, wrong if head.known else problem.no_endpoint())
-        if head.path == CELL:  # asked by a proxy for each SMTP session, for which there are other limits
-            return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
         if found.networks and not allow_list.allows(head.address(), found.networks):
             return self._foreign(head, found)
+        if head.path == CELL:  # asked by a proxy for each SMTP session, for which there are other limits
+            return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
         quota = await self.rate.take_shared(found.account_id, found.rate_limit)
         if not quota.allowed:
             return Entry(quota, found, problem=problem.too_many_requests(quota.reset))

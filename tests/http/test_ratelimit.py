@@ -53,10 +53,11 @@ def test_rate_limit_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert allowed == [True] * 11 + [False] * 989
 
 
-def test_requests_from_a_foreign_network_do_not_count_towards_the_account() -> None:
+@pytest.mark.parametrize("path", ["/emails", "/cell"])
+def test_requests_from_a_foreign_network_do_not_count_towards_the_account(path: str) -> None:
     """Whoever has found the key could lock the account out of the API otherwise."""
     rig = Rig(rate=3, recorded=True)
-    assert [rig.request("GET", "/emails", key="ms_near").status for _ in range(5)] == [401, 401, 401, 429, 429]
+    assert [rig.request("GET", path, key="ms_near").status for _ in range(5)] == [401, 401, 401, 429, 429]
     assert rig.request("GET", "/emails").headers["ratelimit-remaining"] == "2"
     rig.clock.advance(1)
     assert [entry.status for entry in rig.logged] == [401, 401, 401, 200], "the account sees where its key is used"
