@@ -23,11 +23,13 @@ BATCH = 500  # rows in one transaction
 # First, and together: with them gone, nobody signs, decrypts or authenticates as the account.
 KEYS = (BODY_KEYS, "dkim_keys", "audience_keys", "webhooks", "api_keys")
 
-_DETAILS = """
+_NAMING = "FROM audit_details WHERE account_id = %(account)s AND (actor IS NOT NULL OR address IS NOT NULL OR subject IS NOT NULL)"
+_DETAILS = f"""
 UPDATE audit_details SET actor = NULL, actor_salt = NULL, address = NULL, address_salt = NULL, subject = NULL, subject_salt = NULL
-WHERE account_id = %(account)s AND id IN (SELECT id FROM audit_details WHERE account_id = %(account)s
-    AND (actor IS NOT NULL OR address IS NOT NULL OR subject IS NOT NULL) LIMIT %(size)s)
+WHERE account_id = %(account)s AND id IN (SELECT id {_NAMING} LIMIT %(size)s)
 """
+# With this lock, no row that refers to the account can be added.
+_LOCK = "SELECT 1 FROM accounts WHERE id = %(account)s FOR UPDATE"
 _SUSPEND = "UPDATE accounts SET suspended_at = coalesce(suspended_at, %s) WHERE id = %s"
 _MEMBERS = "DELETE FROM members WHERE account_id = %s RETURNING user_id"
 _USERS = "DELETE FROM users u WHERE u.id = ANY (%s) AND NOT EXISTS (SELECT FROM members m WHERE m.user_id = u.id)"
@@ -42,12 +44,14 @@ async def steps(pool: Pool, account_id: UUID, now: datetime, bodies: BodyKeys | 
     """The transactions, in their order. Each is repeated until it moves `progress` on. Without `bodies`, files of body keys stay."""
     names = [*tables.LEFT_OUT, *tables.ARCHIVED[::-1]]
     found = {shape.name: shape for shape in await tables.shapes(pool, names)}
-    rows = {name: statements.delete_some(found[name]) for name in names if name not in (*KEYS, *tables.KEPT)} | {"audit_details": _DETAILS}
-    keys = {name: f"DELETE FROM {name} t WHERE {statements.scope(found[name], True)}" for name in KEYS}
+    rows = {name: statements.delete_some(found[name]) for name in names if name not in (*KEYS, *tables.KEPT)}
+    of_account = {name: f"FROM {name} t WHERE {statements.scope(found[name], True)}" for name in (*KEYS, *rows)}
+    keys = {name: f"DELETE {of_account[name]}" for name in KEYS}
+    left = " OR ".join(f"EXISTS (SELECT {where})" for where in (*of_account.values(), _NAMING))
     return [
         partial(_keys, statements=keys, account_id=account_id, now=now, bodies=bodies),
-        *(partial(_rows, name=name, sql=sql, account_id=account_id) for name, sql in rows.items()),
-        partial(_account, account_id=account_id, now=now),
+        *(partial(_rows, name=name, sql=sql, account_id=account_id) for name, sql in (rows | {"audit_details": _DETAILS}).items()),
+        partial(_account, left=f"SELECT {left}", account_id=account_id, now=now),
     ]
 
 
@@ -73,7 +77,12 @@ async def _rows(tx: Transaction, progress: Progress, *, name: str, sql: str, acc
         progress.after = {"rows": (progress.after or {}).get("rows", 0) + count}
 
 
-async def _account(tx: Transaction, progress: Progress, *, account_id: UUID, now: datetime) -> None:
+async def _account(tx: Transaction, progress: Progress, *, left: str, account_id: UUID, now: datetime) -> None:
+    """If members or late requests have added something meanwhile, begin again: the account cannot be deleted while rows refer to it."""
+    await tx.rows(_LOCK, {"account": account_id})
+    if (await tx.rows(left, {"account": account_id}))[0][0]:
+        progress.step, progress.after = 0, None
+        return
     users = [user_id for (user_id,) in await tx.rows(_MEMBERS, (account_id,))]
     progress.add("erased", "members", len(users))
     progress.add("erased", "users", await tx.run(_USERS, (users,)))

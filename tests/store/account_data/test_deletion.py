@@ -78,6 +78,12 @@ async def test_everything_is_deleted_after_any_number_of_kills_and_others_keep_w
             done = await eraser(mortal).run(begun, the_account(ACCOUNT))
         except Killed:
             kills += 1
+        if kills == 40:  # a member is still signed in, and a request that began before has been slow
+            await store.pool.run(
+                "INSERT INTO api_keys (id, account_id, name, hash, hint, permission, created_at)"
+                " VALUES (%s, %s, 'late', 'late', 'late', 'full_access', now())", (OTHER, ACCOUNT)
+            )  # fmt: skip
+            await store.accept(email("late@else.example"))
     assert kills >= 50 and done.finished_at is not None and done.account_id == ACCOUNT
     for table in CELL:
         if table not in ("dkim_keys", "domain_history"):
@@ -88,7 +94,7 @@ async def test_everything_is_deleted_after_any_number_of_kills_and_others_keep_w
     assert len(await store.pool.rows("SELECT 1 FROM emails")) == 1
     assert await store.pool.rows("SELECT 1 FROM audit_details WHERE account_id = %s AND subject IS NOT NULL", (ACCOUNT,)) == []
     assert len(await store.pool.rows("SELECT 1 FROM audit WHERE account_id = %s", (ACCOUNT,))) == 1
-    assert (done.counts["erased"]["emails"], done.counts["erased"]["dkim_keys"], done.counts["erased"]["accounts"]) == (4, 1, 1)
+    assert (done.counts["erased"]["emails"], done.counts["erased"]["dkim_keys"], done.counts["erased"]["accounts"]) == (5, 1, 1)
     others = {name for name, table in inventory.tables().items() if table.where == "installation"} - {
         "accounts",
         "users",
