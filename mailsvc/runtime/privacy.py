@@ -17,6 +17,7 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.settings.privacy import Privacy
 from mailsvc.store.account_data.closing import Closing
+from mailsvc.store.account_data.deletion import sweep
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
@@ -26,6 +27,7 @@ from mailsvc.store.privacy.journal import Journal, Recorded, apply
 
 EVERY = 5.0  # seconds
 RETRY = timedelta(minutes=15)  # for one that waits for mail in delivery: each try reads everything
+LATE = timedelta(days=1)  # by then, all requests and SMTP sessions that began before an account's deletion have ended
 
 log = Logger()
 
@@ -52,6 +54,7 @@ class ErasureService:
     erasing: Recorded
     at_once: int = 100
     _tried: dict[UUID, datetime] = attrs.field(factory=dict, init=False)
+    _swept: datetime | None = attrs.field(default=None, init=False)
 
     def start(self, opened: Opened) -> None:
         loop = PollingLoop(self.clock, "erasing personal data", self.continue_all, EVERY)
@@ -79,6 +82,11 @@ class ErasureService:
                     log.info("Erasure {id} is finished.", id=str(erasure.id))
         if journal is not None and (gone := journal.expire(now)):
             log.info("{count} entries of the erasure journal expired.", count=gone)
+        if self._swept is None or now - self._swept >= RETRY:
+            self._swept = now
+            for account_id in await eraser.erasures.deleted(now - LATE):
+                if count := await sweep(eraser.pool, account_id):
+                    log.info("{count} rows that came after the deletion of {account} were deleted.", count=count, account=str(account_id))
 
 
 async def _in_thread(reactor: Any, call: Callable[..., Any], *given: Any) -> Any:

@@ -20,6 +20,7 @@ from mailsvc.store.privacy import statements
 from mailsvc.store.privacy.erasures import Progress
 
 BATCH = 500  # rows in one transaction
+NAMES = (*tables.LEFT_OUT, *tables.ARCHIVED[::-1])
 # First, and together: with them gone, nobody signs, decrypts or authenticates as the account.
 KEYS = (BODY_KEYS, "dkim_keys", "audience_keys", "webhooks", "api_keys")
 
@@ -36,15 +37,18 @@ _USERS = "DELETE FROM users u WHERE u.id = ANY (%s) AND NOT EXISTS (SELECT FROM 
 _SESSIONS = "DELETE FROM sessions WHERE account_id = %s"
 _LINKS = "DELETE FROM links WHERE account_id = %s"
 _DELETE = "DELETE FROM accounts WHERE id = %s"
+# The account was not imported again, and is not on its way from another cell.
+_GONE = """
+AND NOT EXISTS (SELECT FROM accounts WHERE id = %(account)s) AND NOT EXISTS (SELECT FROM account_moves WHERE account_id = %(account)s)
+"""
 
 Work = Callable[[Transaction, Progress], Awaitable[None]]
 
 
 async def steps(pool: Pool, account_id: UUID, now: datetime, bodies: BodyKeys | None) -> Sequence[Work]:
     """The transactions, in their order. Each is repeated until it moves `progress` on. Without `bodies`, files of body keys stay."""
-    names = [*tables.LEFT_OUT, *tables.ARCHIVED[::-1]]
-    found = {shape.name: shape for shape in await tables.shapes(pool, names)}
-    rows = {name: statements.delete_some(found[name]) for name in names if name not in (*KEYS, *tables.KEPT)}
+    found = {shape.name: shape for shape in await tables.shapes(pool, NAMES)}
+    rows = {name: statements.delete_some(found[name]) for name in NAMES if name not in (*KEYS, *tables.KEPT)}
     of_account = {name: f"FROM {name} t WHERE {statements.scope(found[name], True)}" for name in (*KEYS, *rows)}
     keys = {name: f"DELETE {of_account[name]}" for name in KEYS}
     left = " OR ".join(f"EXISTS (SELECT {where})" for where in (*of_account.values(), _NAMING))
@@ -53,6 +57,18 @@ async def steps(pool: Pool, account_id: UUID, now: datetime, bodies: BodyKeys | 
         *(partial(_rows, name=name, sql=sql, account_id=account_id) for name, sql in (rows | {"audit_details": _DETAILS}).items()),
         partial(_account, left=f"SELECT {left}", account_id=account_id, now=now),
     ]
+
+
+async def sweep(pool: Pool, account_id: UUID) -> int:
+    """Delete what requests and SMTP sessions that began before the account's deletion have written after it. Returns how many rows."""
+    found = await tables.shapes(pool, [name for name in NAMES if name not in tables.KEPT])
+    total = 0
+    for sql in (*map(statements.delete_some, found), _DETAILS):
+        count = BATCH
+        while count >= BATCH:
+            count = await pool.run(sql + _GONE, {"account": account_id, "size": BATCH})
+            total += count
+    return total
 
 
 async def _keys(

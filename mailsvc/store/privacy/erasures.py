@@ -48,6 +48,10 @@ _LOCK = "SELECT progress, counts FROM erasures WHERE account_id = %s AND id = %s
 _SAVE = "UPDATE erasures SET progress = %s, counts = %s WHERE account_id = %s AND id = %s"
 _FINISH = "UPDATE erasures SET finished_at = %s, address = NULL, progress = '{}', counts = %s WHERE account_id = %s AND id = %s"
 _FINISHED = "SELECT id FROM erasures WHERE id = ANY (%s::uuid[]) AND (finished_at IS NOT NULL OR (%s AND origin <> 'journal'))"
+_DELETED = """
+SELECT DISTINCT account_id FROM erasures e WHERE finished_at >= %s AND counts #> '{erased,accounts}' IS NOT NULL
+AND NOT EXISTS (SELECT FROM accounts a WHERE a.id = e.account_id)
+"""
 
 
 def the_account(account_id: UUID) -> str:
@@ -156,6 +160,10 @@ class Erasures:
     async def known(self, ids: Sequence[UUID], *, begun: bool) -> set[UUID]:
         """Which of these are finished, or have at least begun. What was begun to apply the journal has to be finished."""
         return {id_ for (id_,) in await self.pool.rows(_FINISHED, (list(ids), begun))}
+
+    async def deleted(self, since: datetime) -> Sequence[UUID]:
+        """Accounts that were deleted since then."""
+        return [account_id for (account_id,) in await self.pool.rows(_DELETED, (since,))]
 
     async def advance(self, erasure: Erasure, at: Progress, work: Callable[[Transaction, Progress], Awaitable[None]]) -> Progress:
         """One transaction of a step. If another process is further, nothing is done. Returns where the erasure is now."""

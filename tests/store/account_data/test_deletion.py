@@ -105,9 +105,12 @@ async def test_everything_is_deleted_after_any_number_of_kills_and_others_keep_w
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a_restore(pool: Pool, database: str, tmp_path: Path) -> None:
+async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a_restore(
+    store: StoreRig, database: str, tmp_path: Path
+) -> None:
     from twisted.internet import reactor
 
+    pool = store.pool
     fill(database)
     journal = Journal(tmp_path / "erasures", KEYS, 35)
     recorded = Recorded(eraser(pool), journal)
@@ -120,6 +123,9 @@ async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a
     await service.continue_all()
     assert await pool.rows("SELECT 1 FROM accounts") == []
     [entry] = journal.entries()
+    await store.accept(email("late@else.example"))  # its upload began before
+    await ErasureService(reactor, recorded).continue_all()
+    assert [await pool.rows(f"SELECT 1 FROM {table}") for table in ("emails", "messages", "events", "queue")] == [[]] * 4
     assert entry.email == the_account(ACCOUNT)
     await pool.run("TRUNCATE erasures")
     fill_again(database)
@@ -127,7 +133,8 @@ async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a
     assert await pool.rows("SELECT 1 FROM accounts") == [] and await pool.rows("SELECT 1 FROM contacts") == []
     fill_again(database)  # imported from an archive, for example: it was deleted before, not now
     assert await apply(eraser(pool), journal, restored=False) == 0
-    assert len(await pool.rows("SELECT 1 FROM accounts")) == 1
+    await ErasureService(reactor, recorded).continue_all()
+    assert len(await pool.rows("SELECT 1 FROM emails")) == 1 and len(await pool.rows("SELECT 1 FROM accounts")) == 1
 
 
 @pytest_twisted.ensureDeferred
