@@ -12,8 +12,12 @@ from mailsvc.domains import maintenance
 from mailsvc.domains.records import Publishing, quoted
 from mailsvc.domains.rotation import Rules
 from mailsvc.store.domains.domains import Domain
+from mailsvc.store.encryption import rotation as encryption
+from mailsvc.store.encryption.rotation import Reencrypted
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
 from tests.domains.rig import HOSTS, Rig
+from tests.store.encryption.test_secrets import ENCRYPTION, ONE, TWO
 
 
 async def states(rig: Rig, domain: Domain) -> list[tuple[str, str]]:
@@ -60,6 +64,10 @@ async def test_a_rotation(rig: Rig) -> None:
     assert await states(rig, domain) == [("rsa", "signing"), ("ed25519", "signing")]
     kept = await rig.pool.rows("SELECT length(sealed_key) FROM dkim_keys WHERE state = 'retired'")
     assert kept == [(0,), (0,)]
+    assert await encryption.unreadable(rig.pool, ENCRYPTION.keys) == []  # or the daemon would not start
+    rotated = Encryption.read(ONE + TWO, "test")
+    assert await encryption.unfinished(rig.pool, rotated) and await encryption.reencrypt(rig.pool, rotated) == Reencrypted(2, {})
+    assert await encryption.count(rig.pool) == {2: 2}
     history = [what for _, what in await rig.domains.history(domain.id)]
     assert sum("is now signing" in line for line in history) == sum("is retired; you" in line for line in history) == 2
 

@@ -12,6 +12,8 @@ from mailsvc.store.encryption.body_keys import TABLE as BODY_KEYS
 from mailsvc.store.encryption.rotation import COLUMNS
 from mailsvc.store.encryption.secrets import Encryption
 
+EMPTY = r"\x"  # of a DKIM key that is retired
+
 _SECRETS: dict[str, list[tuple[str, str]]] = {}
 for _table, _id, _column in COLUMNS:
     if _table != BODY_KEYS:
@@ -22,6 +24,6 @@ def encrypt_again(table: str, row: dict[str, Any], old: Encryption, new: Encrypt
     """Change the secrets of a row, which are bytes as Postgres writes them in JSON. Raises EncryptionError."""
     for id_, column in _SECRETS.get(table, ()):
         value = row[column]
-        if value is not None:
+        if value is not None and value != EMPTY:
             owner = UUID(row[id_])
             row[column] = r"\x" + new.encrypt(old.decrypt(bytes.fromhex(value[2:]), owner), owner).hex()

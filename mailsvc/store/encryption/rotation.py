@@ -1,7 +1,7 @@
 """The encrypted columns: check whether a set of keys decrypts them, and encrypt them again with the current key.
 
 Rows are encrypted again in batches of a few hundred, each in its own transaction. What cannot be decrypted stays as it is: one damaged row
-must not prevent a rotation. DKIM keys themselves are replaced in domains/rotation.
+must not prevent a rotation. DKIM keys themselves are replaced in domains/rotation; of one that is retired, the secret is empty.
 """
 
 from __future__ import annotations
@@ -44,17 +44,20 @@ KINDS = {
 BATCH = 200
 
 _FIRST = UUID(int=0)
-_FIND = "SELECT {id}, {column} FROM {table} WHERE get_byte({column}, 0) <> %s AND {id} > %s ORDER BY {id} LIMIT %s FOR UPDATE"
+# get_byte fails for an empty value. Postgres chooses the order of conditions, so one that leaves out empty values would not prevent that.
+_FIND = """
+SELECT {id}, {column} FROM {table} WHERE get_byte({column} || '\\x00', 0) NOT IN (0, %s) AND {id} > %s ORDER BY {id} LIMIT %s FOR UPDATE
+"""
 _WRITE = """
 UPDATE {table} t SET {column} = n.encrypted FROM unnest(%s::uuid[], %s::bytea[]) AS n(id, encrypted) WHERE t.{id} = n.id
 """
 _HASHES = "SELECT key, count(*) FROM erased_suppressions GROUP BY 1"
-_COUNT = "SELECT get_byte({column}, 0), count(*) FROM {table} WHERE {column} IS NOT NULL GROUP BY 1"
+_COUNT = "SELECT get_byte({column}, 0), count(*) FROM {table} WHERE {column} <> '' GROUP BY 1"
 # The oldest and the newest row of each key number.
 _SAMPLE = """
 WITH sampled AS (
     SELECT min({id}::text)::uuid AS first, max({id}::text)::uuid AS last FROM {table}
-    WHERE {column} IS NOT NULL GROUP BY substr({column}, 1, 1)
+    WHERE {column} <> '' GROUP BY substr({column}, 1, 1)
 )
 SELECT t.{id}, t.{column} FROM sampled s JOIN {table} t ON t.{id} IN (s.first, s.last)
 """

@@ -55,6 +55,10 @@ async def exported(pool: Pool, database: str, folder: Path) -> bytes:
     fill(database)
     await pool.run("DELETE FROM body_keys")
     await bodies(pool, folder / "here", KEYS).turn_on(ACCOUNT, [])
+    await pool.run(
+        "INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, state, created_at)"
+        " SELECT %s, domain_id, 'former', algorithm, public_key, '', 'retired', created_at FROM dkim_keys", (UUID(int=0xE2),)
+    )  # fmt: skip
     await pool.run("UPDATE erased_suppressions SET key = 1")
     await pool.run("UPDATE broadcasts SET next_at = NULL")
     await pool.run("UPDATE audit_heads SET anchored = 0")
@@ -106,7 +110,7 @@ async def test_every_row_arrives_as_it_was(pool: Pool, database: str, elsewhere:
     here, there = bodies(pool, tmp_path / "here", KEYS), bodies(elsewhere, tmp_path / "there", OTHER)
     assert await here.of(ACCOUNT) == await there.of(ACCOUNT)
     assert (tmp_path / "here" / str(ACCOUNT)).read_bytes() != (tmp_path / "there" / str(ACCOUNT)).read_bytes()
-    [(sealed,)] = await elsewhere.rows("SELECT sealed_key FROM dkim_keys")
+    [(sealed,)] = await elsewhere.rows("SELECT sealed_key FROM dkim_keys WHERE state <> 'retired'")
     assert OTHER.decrypt(bytes(sealed), USER) == SECRET
     [(suspended, archive, number)] = await elsewhere.rows("SELECT suspended_at, archive, number FROM accounts")
     assert archive is None and suspended == (await pool.rows("SELECT suspended_at FROM accounts"))[0][0] and number is not None
