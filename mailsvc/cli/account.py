@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-import attrs
 import click
 
 from mailsvc.accounts.onboarding import Refused, find_account
@@ -30,7 +29,7 @@ from mailsvc.store.people.quota import Quota
 from mailsvc.store.people.single_sign_on import SingleSignOns
 from mailsvc.store.queue.operator import Operating
 
-KINDS = tuple(field.name for field in attrs.fields(retention.Retention) if field.name != "tls")
+KINDS = tuple(retention.days(retention.Retention()))  # what an account can keep for a shorter time
 
 
 def _retention_options(command: Callable[..., Any]) -> Callable[..., Any]:

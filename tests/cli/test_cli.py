@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from psycopg2.extensions import make_dsn
 
+from mailsvc.cli.account import KINDS
 from mailsvc.cli.main import main
 from mailsvc.store.encryption import key_file
 from mailsvc.store.ids import uuid7
@@ -175,6 +176,7 @@ def test_an_account_can_keep_data_for_fewer_days_only(mailsvc: Command) -> None:
     output = mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3").splitlines()
     assert {"emails      10 days (default: 30)", "bodies      10 days (default: 30)", "receipts     3 days (default: 30)"} <= set(output)
     assert "requests    30 days" in output
+    assert [line.split()[0] for line in output] == list(KINDS)  # each has an option
     message = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
     assert message == "mailsvc: Data can only be kept for a shorter time than the settings say: retention.bodies is 30 days."
     assert "default" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")
