@@ -6,12 +6,14 @@ from datetime import timedelta
 
 import pytest
 import pytest_twisted
+from twisted.internet.defer import Deferred
 
 from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
 from mailsvc.dashboard.signin.throttle import FREE
 from mailsvc.store.people.addresses import Addresses
 from mailsvc.store.people.identities import Identities, Identity
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.users import SET_PASSWORD, end_access
+from mailsvc.store.postgres.pool import Pool, Transaction
 from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, DashboardRig, Response, session
 
 PROFILE = "/dashboard/settings/profile"
@@ -211,6 +213,25 @@ async def test_the_store_accepts_a_link_from_its_user_only(pool: Pool, user: str
     secret = await addresses.propose(ann.id, NEW, timedelta(hours=1))
     assert await addresses.confirm(bob.id, secret if user == "other" else "x", b"") is None
     assert await addresses.confirm(ann.id, secret, b"") == ANN and await addresses.confirm(ann.id, secret, b"") is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_link_that_is_confirmed_while_the_password_changes_has_no_effect(pool: Pool) -> None:
+    users, addresses = (rig := DashboardRig(pool)).assembly.users, Addresses(pool, rig.clock)
+    ann = await users.create(ANN, "", HASHED)
+    secret = await addresses.propose(ann.id, NEW, timedelta(hours=1))
+    confirming: list[Deferred[str | None]] = []
+
+    async def change(tx: Transaction) -> None:
+        """As Users.set_password, with a confirmation that begins in the middle of it."""
+        await tx.run(SET_PASSWORD, ("new", ann.id))
+        confirming.append(Deferred.fromCoroutine(addresses.confirm(ann.id, secret, b"")))
+        while not await pool.rows("SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"):
+            pass
+        await end_access(tx, ann.id, b"")
+
+    await pool.transact(change)
+    assert await confirming[0] is None and await email_of(rig, ann.id) == ANN
 
 
 @pytest_twisted.ensureDeferred

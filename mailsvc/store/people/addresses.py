@@ -22,11 +22,12 @@ ON CONFLICT (user_id) DO UPDATE SET hash = excluded.hash, email = excluded.email
 """
 WANTED = "SELECT email, expires_at FROM address_changes WHERE user_id = %s AND expires_at > %s"
 FIND = "SELECT email FROM address_changes WHERE user_id = %s AND hash = %s AND expires_at > %s"
+# Locked before the request is read: a password that is just being changed ends it.
+OLD = "SELECT email FROM users WHERE id = %s FOR UPDATE"
 MOVE = """
-UPDATE users u SET email = c.email, verified_at = %(now)s
-FROM address_changes c, (SELECT email FROM users WHERE id = %(user_id)s FOR UPDATE) old
+UPDATE users u SET email = c.email, verified_at = %(now)s FROM address_changes c
 WHERE u.id = %(user_id)s AND c.user_id = u.id AND c.hash = %(hash)s AND c.expires_at > %(now)s
-RETURNING old.email, u.email
+RETURNING u.email
 """
 # Links that were sent to either address could still sign somebody in.
 END_LINKS = "DELETE FROM links WHERE email = ANY (%s) AND purpose IN ('sign-up', 'reset', 'sign-in')"
@@ -71,10 +72,11 @@ class Addresses:
         """
 
         async def confirm(tx: Transaction) -> str | None:
+            users = await tx.rows(OLD, (user_id,))
             rows = await tx.rows(MOVE, {"user_id": user_id, "hash": digest(secret), "now": self._now()})
             if not rows:
                 return None
-            [(old, new)] = rows
+            old, new = users[0][0], rows[0][0]
             await tx.run(END_CHANGES, (user_id, new))
             await tx.run(END_LINKS, ([old, new],))
             await tx.run(END_OTHERS, (user_id, keep))
