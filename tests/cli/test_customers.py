@@ -80,6 +80,10 @@ async def test_an_account_is_suspended_and_resumed_but_not_while_it_is_closed(ma
     assert (await mailsvc.prints("account", "list", "--json")).json[0]["status"] == "closed"
     assert (await mailsvc.prints("account", "reopen", "One", "--json")).json == {"id": account, "suspended": False}
     assert (await mailsvc.prints("account", "list", "--json")).json[0]["status"] == "active"
+    # A suspension while it is closed stays when its admins reopen it.
+    await mailsvc.prints("account", "close", "One", "--yes", "--days", "3")
+    assert [(await mailsvc.prints("account", "suspend", "One", "--json")).json["changed"] for _ in range(2)] == [True, False]
+    assert (await mailsvc.prints("account", "reopen", "One", "--json")).json["suspended"] is True
 
 
 @pytest_twisted.ensureDeferred

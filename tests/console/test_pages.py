@@ -191,8 +191,14 @@ async def test_a_closed_account_is_shown_as_such_and_not_resumed(pool: Pool) -> 
     """Resuming it would change nothing, as its data is going to be deleted."""
     rig = ConsoleRig(pool)
     browser, account_id = await rig.set_up(), await rig.account()
-    await Closing(pool, rig.clock).close(account_id, utc(rig.clock) + timedelta(days=30), [])
+    closing = Closing(pool, rig.clock)
+    await closing.close(account_id, utc(rig.clock) + timedelta(days=30), [])
     assert ">Closed<" in (await browser.get("/console/accounts")).text
     shown = await browser.get(f"/console/accounts/{account_id}")
     assert "all its data will be deleted" in shown.text and ">Closed<" in shown.text
-    assert "Resume account" not in shown.text and "Suspend account" not in shown.text
+    assert "Resume account" not in shown.text and "Its admins can reopen it. Then it can’t send" in shown.text
+    rig.clock.advance(1)
+    assert (await browser.post(f"/console/accounts/{account_id}/suspend", {"reason": "Spam"})).location.endswith("done=suspended")
+    assert "Resume account" not in (await browser.get(f"/console/accounts/{account_id}")).text
+    await closing.reopen(account_id, [])
+    assert "Resume account" in (await browser.get(f"/console/accounts/{account_id}")).text

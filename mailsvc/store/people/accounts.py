@@ -26,7 +26,8 @@ NOTIFY = "UPDATE accounts SET notify = %s WHERE id = %s"
 GET = f"SELECT {COLUMNS} FROM accounts WHERE id = %s"
 NUMBERED = f"SELECT {COLUMNS} FROM accounts WHERE number = %s"
 LIST = f"SELECT {COLUMNS} FROM accounts ORDER BY number"
-SUSPEND = "UPDATE accounts SET suspended_at = %s WHERE id = %s AND suspended_at IS NULL"
+# An account that was suspended only because it is being closed gets a suspension of its own, which stays if its admins reopen it.
+SUSPEND = "UPDATE accounts SET suspended_at = %s WHERE id = %s AND (suspended_at IS NULL OR suspended_at = closed_at)"
 # An account that is being closed stays suspended: reopening it ends that (store/account_data/closing).
 RESUME = "UPDATE accounts SET suspended_at = NULL WHERE id = %s AND suspended_at IS NOT NULL AND closes_at IS NULL"
 RENAME = "UPDATE accounts SET name = %s WHERE id = %s"
