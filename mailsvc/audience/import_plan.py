@@ -26,6 +26,7 @@ _HEADERS = {
 _YES = frozenset({"true", "t", "1", "yes", "y", "unsubscribed"})
 _UNREADABLE = "the row has a quotation mark that is not closed, or is too long"
 _FIRST_LINE = "The first line of `file` cannot be read. Separate lines with LF or CRLF, and check the quotation marks and long fields."
+_TOO_MANY = "the row has more fields than the header; see whether one has to be in quotation marks"
 _NOT_UTF8 = "the row is not UTF-8"
 _CONTROL = dict.fromkeys([*range(32), 127], " ")
 
@@ -55,7 +56,7 @@ class ColumnMap:
 
 @attrs.frozen
 class Plan:
-    """Columns by number. `properties`: by the number of the property, with the type of its values."""
+    """Columns by number. `properties`: by the number of the property, with the type of its values. `width`: columns of the header."""
 
     separator: str
     email: int
@@ -63,6 +64,7 @@ class Plan:
     last_name: int | None = None
     unsubscribed: int | None = None
     properties: Mapping[str, tuple[int, Literal["string", "number"]]] = attrs.field(factory=dict)
+    width: int | None = None
 
     def stored(self) -> dict[str, Any]:
         return attrs.asdict(self)
@@ -106,7 +108,7 @@ def columns(data: bytes, given: ColumnMap, known: Mapping[str, Literal["string",
     for key, kind in known.items():
         if key in places and key not in properties and places[key] not in taken:
             properties[key] = (places[key], kind)
-    plan = Plan(separator, email, found["first_name"], found["last_name"], found["unsubscribed"])
+    plan = Plan(separator, email, found["first_name"], found["last_name"], found["unsubscribed"], width=len(names))
     return Columns(plan, properties, start)
 
 
@@ -121,6 +123,8 @@ def read(plan: Plan, row: Row, line: int, key: AudienceKey, limits: Limits) -> I
     fields = row.fields
     if fields is None:
         return RowError(line, _UNREADABLE, "")
+    if plan.width is not None and any(map(str.strip, fields[plan.width :])):  # an unsubscribe could be in the wrong column
+        return RowError(line, _TOO_MANY, shown(plan.separator.join(fields)))
     text = fields[plan.email].strip() if plan.email < len(fields) else ""
     if not text:
         return RowError(line, "the email address is missing", "")

@@ -116,13 +116,16 @@ async def test_wrong_rows_are_listed_with_line_and_reason(importing: Importing) 
         b",x",
         b"a@example.net,\xff",
         b"b@example.net,,many",
+        b"c@example.net,Doe, John,1",
+        b"good@example.net,Good,1,,",
     ]
     done = await importing.run(b"\n".join([*rows, b'"open@example.net']))
-    assert (done.status, counted(done)) == ("completed", (7, 1, 0, 0, 6))
-    assert [line for line, _ in await importing.errors(done.id)] == [2, 3, 7, 8, 9, 10]
+    assert (done.status, counted(done)) == ("completed", (9, 1, 1, 0, 7))
+    assert [line for line, _ in await importing.errors(done.id)] == [2, 3, 7, 8, 9, 10, 12]
     reasons = [reason for _, reason in await importing.errors(done.id)]
     assert reasons[2:] == [
         "the email address is missing", "the row is not UTF-8", "a property must be a number",
+        "the row has more fields than the header; see whether one has to be in quotation marks",
         "the row has a quotation mark that is not closed, or is too long",
     ]  # fmt: skip
 

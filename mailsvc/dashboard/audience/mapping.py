@@ -114,7 +114,9 @@ def planned(header: Header, chosen: Mapping[int, str], known: Mapping[str, Kind]
             properties[key] = (column.number, kind)
     if "email" not in places:
         raise WrongChoice("Choose the column that has the email addresses.")
-    plan = Plan(header.separator, places["email"], places.get("first_name"), places.get("last_name"), places.get("unsubscribed"))
+    first_name, last_name, unsubscribed = (places.get(name) for name in ("first_name", "last_name", "unsubscribed"))
+    width = len(header.columns) + header.left_out
+    plan = Plan(header.separator, places["email"], first_name, last_name, unsubscribed, width=width)
     return Columns(plan, properties, header.start)
 
 

@@ -178,3 +178,4 @@ def test_new_properties_have_keys_of_their_own() -> None:
 def test_a_long_header_is_cut() -> None:
     header = mapping.read(b",".join(b"c%d" % n for n in range(200)) + b"\n", {})
     assert len(header.columns) == mapping.MOST and header.left_out == 50
+    assert mapping.planned(header, {0: "email"}, {}).plan.width == 200
