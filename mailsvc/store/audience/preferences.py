@@ -42,7 +42,10 @@ class Preferences:
     clock: Any
 
     async def standing(self, account_id: UUID, hash: bytes) -> Standing:
-        """For the preference page: public topics, and private ones that the person is subscribed to."""
+        """For the preference page: public topics, and private ones that the person is subscribed to.
+
+        Somebody who is no contact can only leave topics and come back, because nothing else is stored about the address.
+        """
         rows = await self.pool.rows(BY_HASH, (account_id, hash))
         contact = contact_of(rows[0]) if rows else None
         remembered = {id_ for (id_,) in await self.pool.rows(unsubscribes.REMEMBERED, (account_id, hash))}
@@ -51,7 +54,7 @@ class Preferences:
             for row in await self.pool.rows(f"{EFFECTIVE} ORDER BY t.id", (NOBODY if contact is None else contact.id, account_id))
         ]
         if contact is None:
-            found = [attrs.evolve(each, subscribed=False) if each.id in remembered else each for each in found]
+            found = [attrs.evolve(each, subscribed=each.id not in remembered) for each in found if each.subscribed]
         unsubscribed = EVERYTHING in remembered if contact is None else contact.unsubscribed
         return Standing(contact, unsubscribed, [each for each in found if each.public or each.subscribed])
 

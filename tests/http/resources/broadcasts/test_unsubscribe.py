@@ -154,6 +154,22 @@ async def test_a_link_works_after_the_contact_was_deleted_and_added_again(rig: A
 
 
 @pytest_twisted.ensureDeferred
+async def test_whoever_is_no_contact_is_offered_only_topics_to_leave(rig: ApiRig) -> None:
+    """Subscribing to another one would not be stored."""
+    path, topics = await link(rig), {}
+    for default in ("opt_in", "opt_out"):
+        body = {"name": f"Topic {default}", "default_subscription": default, "visibility": "public"}
+        topics[default] = (await rig.request("POST", "/topics", body)).json["id"]
+    for ticked in (True, False, True):
+        form = f"save=topics&offered={topics['opt_in']}" + (f"&topic={topics['opt_in']}" if ticked else "")
+        page = (await post(rig, path, form.encode())).body.decode()
+        assert "Your choice has been saved." in page and "Topic opt_out" not in page
+        assert ("checked" in page) is ticked and "Topic opt_in" in page
+    await add(rig)
+    assert "Topic opt_out" in (await call(rig, "GET", path)).body.decode()
+
+
+@pytest_twisted.ensureDeferred
 async def test_links_that_are_not_valid(rig: ApiRig) -> None:
     contact, path = await add(rig), await link(rig)
     token = path.partition("=")[2]
