@@ -8,8 +8,9 @@ ordinary emails, behind transactional mail (`bulk`). The statements: store/broad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -162,12 +163,9 @@ class Fanout:
         if refused is not None or domain is None:
             await self._not_started(found, "failed", refused.message if refused else "The sending domain no longer exists.")
             return
-        if text is None and html:
-            written = html
-            text = await self.in_thread(lambda: merge.text_of(written))
         properties = await self.sending.properties(found.account_id)
-        templates = [merge.parse(each) for each in (html or "", text or "", found.subject, found.preview_text)]
-        used = {key: properties[key].number if key in properties else "" for key in merge.keys(templates, properties)}
+        text, keys = await self.in_thread(partial(_read, html, text, (found.subject, found.preview_text), properties))
+        used = {key: properties[key].number if key in properties else "" for key in keys}
         fallbacks = {key: each.fallback for key, each in properties.items()}
         content = SentContent(found.sender, tuple(found.reply_to), found.preview_text, html, text, fallbacks, self.base_url)
         if await self._screened(attrs.evolve(found, numbers=used), content, domain):
@@ -361,6 +359,12 @@ class Fanout:
 
     def _soon(self) -> datetime:
         return self._now() + timedelta(seconds=AGAIN)
+
+
+def _read(html: str | None, text: str | None, lines: Sequence[str], properties: Collection[str]) -> tuple[str | None, frozenset[str]]:
+    """The text, which is made from the HTML if there is none, and the fields and properties that the content uses."""
+    text = merge.text_of(html) if text is None and html else text
+    return text, merge.keys([merge.parse(each) for each in (html or "", text or "", *lines)], properties)
 
 
 def own_values(numbers: Mapping[str, str], member: Member) -> dict[str, str]:

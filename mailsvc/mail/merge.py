@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape, unescape
+from itertools import islice
 from urllib.parse import quote, unquote
 
 import attrs
@@ -26,6 +27,7 @@ _OLDER = {
     "UNSUBSCRIBE_URL": UNSUBSCRIBE_URL,
 }
 _CONTACT = "contact."
+MOST = 10_000  # placeholders of a text that are replaced: each takes time and memory for every recipient
 
 # The second form is what tools that encode URLs make of the first one inside of an attribute.
 _PLACEHOLDER = re.compile(r"\{\{\{([^{}]+)\}\}\}|%7[Bb]%7[Bb]%7[Bb]((?:[^%\s\"'<>{}]|%(?!7[BbDd]))+)%7[Dd]%7[Dd]%7[Dd]")
@@ -97,10 +99,10 @@ class Template:
 
 
 def parse(text: str) -> Template:
-    """Anything that is not a placeholder, such as double braces, stays as it is."""
+    """Anything that is not a placeholder, such as double braces, stays as it is; so do placeholders after the first MOST."""
     pieces: list[Piece] = []
     copied = 0
-    for found in _PLACEHOLDER.finditer(text):
+    for found in islice(_PLACEHOLDER.finditer(text), MOST):
         placeholder = _read(found)
         if placeholder is not None:
             if found.start() > copied:

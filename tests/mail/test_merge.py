@@ -146,3 +146,10 @@ def test_linear(part: str) -> None:
     parse(text).html(ADA)
     merge.with_preview(text, "x")
     assert time.process_time() - begun < 4
+
+
+def test_only_so_many_placeholders_are_replaced() -> None:
+    """Each would take time for every recipient, and content can have millions."""
+    found = parse("{{{EMAIL}}}" * (merge.MOST + 2))
+    assert sum(1 for _ in found) == merge.MOST
+    assert found.pieces[-1] == "{{{EMAIL}}}" * 2

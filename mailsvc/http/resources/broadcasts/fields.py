@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.http.fields import SOME_ID, Field, Id, OneOrMany, Record, Rules, Text
+from mailsvc.http.fields import SOME_ID, Bounds, Field, Id, OneOrMany, Record, Rules, Text
 from mailsvc.http.operations import Parameter, one_of
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.resources.audience.fields import page_text
@@ -77,6 +77,12 @@ class Switch(Field):
 
 # Requests
 
+
+def _message(bounds: Bounds) -> int:
+    """A part of a message cannot be longer than a message."""
+    return bounds.email.message
+
+
 _SHARED: Mapping[str, Field] = {
     "name": Text(
         "A name for you; recipients don't see it. By default the subject.", "November news", most=lambda bounds: bounds.broadcasts.name
@@ -97,8 +103,8 @@ _SHARED: Mapping[str, Field] = {
     "preview_text": Text(
         "What mail programs show beside the subject.", "What changed this month", most=lambda bounds: bounds.broadcasts.preview
     ),
-    "html": Text(f"The HTML version. {_PLACEHOLDERS}", "<p>Hi {{{contact.first_name|there}}}</p>"),
-    "text": Text(_TEXT_ABOUT, "Hi {{{contact.first_name|there}}}", blank=False),
+    "html": Text(f"The HTML version. {_PLACEHOLDERS}", "<p>Hi {{{contact.first_name|there}}}</p>", most=_message),
+    "text": Text(_TEXT_ABOUT, "Hi {{{contact.first_name|there}}}", blank=False, most=_message),
     "topic_id": Id("Only contacts who are subscribed to this topic get the broadcast.", blank=True),
     "hourly_rate": Whole("The maximum number of recipients per hour. By default as fast as possible.", 10_000),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +11,10 @@ import orjson
 import pytest
 import pytest_twisted
 
-from mailsvc.http.resources.broadcasts import broadcasts
+from mailsvc.http.fields import Bounds, Rules
+from mailsvc.http.problem import Problem
+from mailsvc.http.resources.broadcasts import broadcasts, fields
+from mailsvc.policy import Limits
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.ids import uuid7
 from tests.http.api_rig import ApiRig
@@ -269,3 +273,13 @@ async def test_metrics_by_broadcast(rig: ApiRig) -> None:
     ]  # fmt: skip
     only = (await rig.request("GET", f"/emails/metrics?{some}&broadcast_id={ids[1]}")).json
     assert only["totals"] == {"delivered": 4, "unsubscribed": 0, "unsubscribe_rate": 0.0}
+
+
+def test_the_content_is_not_longer_than_a_message() -> None:
+    rules = Rules(datetime.now(UTC), Bounds(email=Limits(message=20)), natural=False)
+    usual = {"from": "a@example.test", "subject": "Hi", "html": "<p>Twenty letters</p>"[:20], "text": "Hi"}
+    assert fields.CREATE.read(usual, "", rules)["html"] == usual["html"]
+    for name in ("html", "text"):
+        for record in (fields.CREATE, fields.UPDATE):
+            with pytest.raises(Problem, match=f"The `{name}` field must have 0 to 20 characters"):
+                record.read({**usual, name: "x" * 21}, "", rules)
