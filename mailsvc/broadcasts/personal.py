@@ -6,10 +6,11 @@ What may vary is fixed before: the content when sending starts, the contact's va
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 import attrs
+from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.broadcasts.links import PATH, Source, UnsubscribeLinks, headers
 from mailsvc.mail import merge
@@ -29,6 +30,7 @@ _BYTES = 16 << 20  # of them in memory, about
 _PIECE = 300  # bytes that a placeholder takes in memory
 OFF_REACTOR = 256 * 1024  # bytes; larger content is composed in a thread
 _NOBODY = Values({}, "")  # for texts without placeholders
+Before = Callable[[int], Awaitable[None]]
 LINKS = 100  # content with more tracked links is composed in a thread
 
 
@@ -131,18 +133,24 @@ class Composer:
     in_thread: InThread
     secrets: Callable[[], Mapping[int, bytes]] = dict
     _prepared: OrderedDict[tuple[UUID, UUID], Prepared] = attrs.field(factory=OrderedDict, init=False, repr=False)
+    _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(1), init=False, repr=False)
 
-    async def message(self, account_id: UUID, email_id: UUID) -> bytes | None:
-        """The message of a broadcast's email; None if the email or its broadcast no longer exists."""
+    async def message(self, account_id: UUID, email_id: UUID, before_large: Before | None = None) -> bytes | None:
+        """The message of a broadcast's email; None if the email or its broadcast no longer exists.
+
+        `before_large` gets about its size and is awaited before a large message is composed.
+        """
         email = await self.stored.get(account_id, email_id)
-        return None if email is None else await self.compose(email)
+        return None if email is None else await self.compose(email, before_large)
 
-    async def compose(self, email: PersonalEmail) -> bytes | None:
+    async def compose(self, email: PersonalEmail, before_large: Before | None = None) -> bytes | None:
         """The same, if its values were read before."""
         account_id = email.account_id
         prepared = await self._content(account_id, email.broadcast_id)
         if prepared is None:
             return None
+        if before_large is not None and len(prepared.content) > OFF_REACTOR:
+            await before_large(len(prepared.content))
         to = parse_mailbox(email.to)
         source = Source(account_id, broadcast_id=email.broadcast_id, topic_id=email.topic_id)
         link = await self.links.make(prepared.content.base_url, source, to.address)
@@ -165,15 +173,20 @@ class Composer:
         key = account_id, broadcast_id
         prepared = self._prepared.get(key)
         if prepared is None:
-            content = await self.stored.content(account_id, broadcast_id)
-            if content is None:
-                return None
-            prepared = Prepared.of(content) if len(content) <= OFF_REACTOR else await self.in_thread(lambda: Prepared.of(content))
-            self._prepared[key] = prepared
-            while len(self._prepared) > _CONTENTS or sum(map(len, self._prepared.values())) > _BYTES:
-                if len(self._prepared) == 1:
-                    break
-                self._prepared.popitem(last=False)
-        else:
-            self._prepared.move_to_end(key)
+            async with self._turn:  # a claim brings many emails of a broadcast, which all need its content
+                prepared = self._prepared.get(key)
+                return await self._read(key) if prepared is None else prepared
+        self._prepared.move_to_end(key)
+        return prepared
+
+    async def _read(self, key: tuple[UUID, UUID]) -> Prepared | None:
+        content = await self.stored.content(*key)
+        if content is None:
+            return None
+        prepared = Prepared.of(content) if len(content) <= OFF_REACTOR else await self.in_thread(lambda: Prepared.of(content))
+        self._prepared[key] = prepared
+        while len(self._prepared) > _CONTENTS or sum(map(len, self._prepared.values())) > _BYTES:
+            if len(self._prepared) == 1:
+                break
+            self._prepared.popitem(last=False)
         return prepared

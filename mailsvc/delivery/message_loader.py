@@ -203,7 +203,7 @@ class MessageLoader:
         load = lambda: self._messages.load(transaction.account_id, transaction.email_id, charge)  # noqa: E731
         try:
             if (personal := transaction.personal) is not None:
-                compose = lambda: self._messages.compose(personal)  # noqa: E731
+                compose = lambda: self._messages.compose(personal, charge)  # noqa: E731
                 stored = await pace.keep_trying(self._clock, "composing a message", compose, _lasting)
             else:
                 async with self._loads:

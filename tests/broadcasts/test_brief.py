@@ -15,7 +15,6 @@ from mailsvc.store.events.rollups import Rollups, Wanted
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.emails import Emails
 from mailsvc.store.mail.history import History
-from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.mail.search import Filters, Search
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
@@ -132,5 +131,5 @@ async def test_a_claim_brings_what_messages_are_composed_from(rig: BroadcastRig)
     [(lease,)] = await rig.pool.rows(PROCESS, (region,))
     claimed = await Queue(rig.pool).claim(region, {destination: 10}, AT, lease)
     assert [row.email_id for row in claimed.rows] == [email_id] == [*claimed.personal]
-    composed = await InPieces(rig.messages).compose(claimed.personal[email_id])
+    composed = await rig.messages.composed(claimed.personal[email_id])
     assert composed is not None and composed == await rig.messages.in_pieces(ACCOUNT, email_id)

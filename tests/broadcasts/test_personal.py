@@ -1,16 +1,19 @@
-"""What is kept in memory to compose personal messages is bounded."""
+"""What is read and kept in memory to compose personal messages is bounded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 import pytest_twisted as pt
+from twisted.internet.defer import Deferred
 
 from mailsvc.broadcasts import personal
-from mailsvc.broadcasts.personal import Composer, Prepared
-from mailsvc.store.broadcasts.personal import SentContent
+from mailsvc.broadcasts.personal import OFF_REACTOR, Composer, Prepared
+from mailsvc.store.broadcasts.personal import PersonalEmail, SentContent
 
 
 def content(text: str) -> SentContent:
@@ -37,3 +40,41 @@ async def test_contents_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(10):
         await composer._content(uuid4(), uuid4())
     assert len(composer._prepared) == 3
+
+
+@pt.ensureDeferred
+async def test_emails_that_are_composed_together_read_their_content_once_and_large_ones_wait_for_memory() -> None:
+    class Stored:
+        """The content, which is read when the test says so, and the links."""
+
+        def __init__(self) -> None:
+            self.reading: list[Deferred[SentContent]] = []
+
+        async def content(self, account_id: UUID, broadcast_id: UUID) -> SentContent:
+            self.reading.append(Deferred())
+            return await self.reading[-1]
+
+        async def make(self, base_url: str, source: object, address: str) -> str:
+            return f"{base_url}/unsubscribe?token=t"
+
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        return work()
+
+    stored: Any = Stored()
+    composer, sizes, room = Composer(stored, stored, in_thread), list[int](), Deferred[None]()
+
+    async def before_large(size: int) -> None:
+        sizes.append(size)
+        await room
+
+    large, small = UUID(int=1), UUID(int=2)
+    emails = [PersonalEmail(large, UUID(int=n), each, large, None, datetime.now(UTC), f"<{n}@a.example>", "b@example.org", "Hi", True, {})
+              for n, each in enumerate((large, large, small))]  # fmt: skip
+    composing = [Deferred.fromCoroutine(composer.compose(each, before_large)) for each in emails]
+    assert len(stored.reading) == 1
+    stored.reading[0].callback(content("a" * (OFF_REACTOR + 1)))
+    stored.reading[1].callback(content("Hi"))
+    assert [each.called for each in composing] == [False, False, True]
+    assert (len(stored.reading), sizes) == (2, [OFF_REACTOR + 1] * 2)
+    room.callback(None)
+    assert all([await each for each in composing])

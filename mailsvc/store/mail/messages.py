@@ -48,9 +48,9 @@ PIECE = Prepared(
 class Composer(Protocol):
     """broadcasts/personal. The message of a broadcast's email; None if the email or its broadcast no longer exists."""
 
-    async def message(self, account_id: UUID, email_id: UUID) -> bytes | None: ...
+    async def message(self, account_id: UUID, email_id: UUID, before_large: BeforeRest | None) -> bytes | None: ...
 
-    async def compose(self, email: PersonalEmail) -> bytes | None: ...
+    async def compose(self, email: PersonalEmail, before_large: BeforeRest | None) -> bytes | None: ...
 
 
 @attrs.frozen
@@ -164,14 +164,12 @@ class Messages:
     async def _composed(self, account_id: UUID, email_id: UUID, head: _Head, before_rest: BeforeRest | None) -> StoredPieces | None:
         if head.broadcast_id is None or self._composer is None:
             return None
-        if before_rest is not None:
-            await before_rest(head.size)
-        body = await self._composer.message(account_id, email_id)
+        body = await self._composer.message(account_id, email_id, before_rest)
         return None if body is None else StoredPieces(head.signature, body, EMPTY, head.broadcast_id, head.topic_id)
 
-    async def composed(self, email: PersonalEmail) -> StoredPieces | None:
+    async def composed(self, email: PersonalEmail, before_large: BeforeRest | None = None) -> StoredPieces | None:
         """The message of a broadcast's email that has not been attempted, and so has no signature."""
-        body = None if self._composer is None else await self._composer.compose(email)
+        body = None if self._composer is None else await self._composer.compose(email, before_large)
         return None if body is None else StoredPieces(None, body, EMPTY, email.broadcast_id, email.topic_id)
 
     async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
@@ -197,8 +195,8 @@ class InPieces:
     async def load(self, account_id: UUID, email_id: UUID, before_rest: BeforeRest) -> StoredPieces | None:
         return await self.messages.in_pieces(account_id, email_id, before_rest=before_rest)
 
-    async def compose(self, email: PersonalEmail) -> StoredPieces | None:
-        return await self.messages.composed(email)
+    async def compose(self, email: PersonalEmail, before_large: BeforeRest) -> StoredPieces | None:
+        return await self.messages.composed(email, before_large)
 
 
 async def stored_pieces(tx: Transaction, account_id: UUID, email_id: UUID) -> Sequence[Piece]:
