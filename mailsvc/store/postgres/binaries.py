@@ -67,6 +67,7 @@ def usable(binaries: Binaries, owner: Owner, folder: Path) -> Binaries:
         install, package = binaries.bin.parent, binaries.bin.parent.parent
         libraries = package.with_name(f"{package.name}.libs")
         unfinished = folder / f".postgres-{binaries.version}.{os.getpid()}"
+        shutil.rmtree(unfinished, ignore_errors=True)  # an earlier process with this ID was killed: in a container, each has the same
         shutil.copytree(install, unfinished / package.name / install.name, symlinks=True, ignore=shutil.ignore_patterns("include"))
         if libraries.exists():
             shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)

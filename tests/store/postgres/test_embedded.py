@@ -208,6 +208,7 @@ def test_programs_in_an_unreachable_folder_are_copied(server: EmbeddedPostgres, 
     shutil.copytree(package.with_name(f"{package.name}.libs"), closed / f"{package.name}.libs", symlinks=True)
     hidden = Binaries(closed / package.name / found.bin.parent.name / "bin", found.version)
     monkeypatch.setattr(module, "find_binaries", lambda major=None: hidden)
+    (server.folder / f".postgres-{found.version}.{os.getpid()}" / package.name / found.bin.parent.name).mkdir(parents=True)  # interrupted
     assert query(server.start_blocking(), "SELECT 1") == 1
     assert closed.stat().st_mode & 0o777 == 0o700
     shutil.rmtree(closed)
