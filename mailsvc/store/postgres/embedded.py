@@ -311,11 +311,12 @@ def _place(wanted: Path) -> tuple[Path, Owner]:
 
 
 def _pid_file(data: Path) -> list[str]:
-    """The lines of postmaster.pid: process ID, data folder, start time, port, socket folder, …"""
+    """The lines of postmaster.pid: process ID, data folder, start time, port, socket folder, … None if a power cut has damaged them."""
     try:
-        return (data / "postmaster.pid").read_text().splitlines()
+        lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
+    return lines if lines and lines[0].isdecimal() else []
 
 
 def _is_server(pid: int, data: Path) -> bool:

@@ -135,6 +135,12 @@ def test_a_stale_pid_file_may_name_another_process(server: EmbeddedPostgres) -> 
         other.wait()
 
 
+@pytest.mark.parametrize("left", [b"\0" * 90, b"\xff\n"], ids=["zeros", "not text"])
+def test_a_pid_file_that_a_power_cut_has_left_does_not_prevent_a_start(server: EmbeddedPostgres, left: bytes) -> None:
+    (server.data / "postmaster.pid").write_bytes(left)
+    assert query(server.start_blocking(), "SELECT 1") == 1
+
+
 def test_with_a_long_path_the_socket_is_elsewhere(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     top = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
