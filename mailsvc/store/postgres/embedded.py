@@ -285,6 +285,10 @@ class EmbeddedPostgres:
     def _wait_until_ready(self, deadline: float) -> str:
         problem = ""
         while time.monotonic() < deadline:
+            if self._child is None and self.pid is None:  # a server that was running has ended, or the process that was starting it
+                self._take_lock()
+                if self.managed:
+                    self._launch(deadline)
             if self._child is not None and self._child.poll() is not None:
                 raise EmbeddedError(f"Postgres exited right after its start: {self._log_tail()}")
             dsn = self.dsn()

@@ -110,6 +110,16 @@ def test_a_server_that_outlived_its_daemon_is_taken_over(server: EmbeddedPostgre
     assert not following.alive
 
 
+def test_a_server_that_is_being_stopped_when_a_daemon_starts_is_started_again(server: EmbeddedPostgres) -> None:
+    server.start_blocking()
+    assert server.pid is not None
+    server._release_lock()  # as when the daemon is killed
+    os.kill(server.pid, signal.SIGINT)
+    following = EmbeddedPostgres.at(server.folder, QUICK)
+    assert query(following.start_blocking(5.0), "SELECT 1") == 1
+    following.stop_blocking()
+
+
 def test_committed_data_survives_a_crash(server: EmbeddedPostgres) -> None:
     dsn = server.start_blocking()
     connection = psycopg2.connect(dsn)
