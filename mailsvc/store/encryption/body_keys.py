@@ -24,6 +24,7 @@ from mailsvc.store.encryption.body_cipher import NONCE, BodyCipher
 from mailsvc.store.encryption.body_key_files import SIZE, BodyKeyError, BodyKeyFiles
 from mailsvc.store.encryption.secrets import Encryption, EncryptionError
 from mailsvc.store.people.audit import Line, write
+from mailsvc.store.postgres.cells import cell_of
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -127,7 +128,7 @@ class BodyKeys:
         row["key"] = _hex(self._wrapped(account_id, key, await self._read(lambda: files.make(account_id))))
 
     async def problems(self) -> tuple[Mapping[UUID, str], Sequence[Path]]:
-        """For which accounts the key is not available here, and why; and files of accounts that have no key any more."""
+        """For which accounts the key is not available here, and why; and files of accounts that have no key any more, if that is known."""
         found: dict[UUID, str] = {}
         rows: dict[UUID, bytes] = dict(await self._pool.rows(_ALL))
         for account_id, encrypted in rows.items():
@@ -136,7 +137,7 @@ class BodyKeys:
             except BodyKeyError as error:
                 found[account_id] = str(error)
         files = self._files
-        if files is None:
+        if files is None or cell_of(self._pool.dsn) is not None:  # other cells keep the files of their accounts in the same folder
             return found, []
         return found, [files.path(account_id) for account_id in sorted(set(await self._read(files.accounts)) - rows.keys())]
 
