@@ -49,6 +49,8 @@ def test_a_file_is_imported_and_a_contact_looked_at(page: Page, daemon: Daemon, 
 
     page.on("console", noted)
     page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    daemon.call("POST", "/segments", {"name": "long" * 12})
+    daemon.call("POST", "/contact-properties", {"key": "long" * 12, "type": "string"})
     first_sign_in(page, daemon.facts["sign_in"][len(daemon.facts["http"]) :])
     page.get_by_role("link", name="Audience").click()
     expect(page.get_by_role("heading", name="No contacts yet")).to_be_visible()
@@ -66,7 +68,7 @@ def test_a_file_is_imported_and_a_contact_looked_at(page: Page, daemon: Daemon, 
     segment = page.url
     page.goto(f"{AUDIENCE}/topics")
     page.get_by_label("Name").fill("Product news")
-    page.get_by_label("Description").fill("New features, once a month")
+    page.get_by_label("Description").fill(f"New features, see https://example.com/{'long' * 40}")
     page.get_by_label("Visible on the preference page").select_option("To everybody")
     page.get_by_role("button", name="Create topic").click()
     expect(page.get_by_role("heading", name="Product news")).to_be_visible()

@@ -452,7 +452,8 @@ def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: 
     bounced = daemon.call("POST", "/emails", mail | {"to": ["bounced@example.com", "ann@example.com"]}).body["id"]
     daemon.until(f"/emails/{bounced}", daemon.facts["api_key"], lambda body: body["last_event"] in ("bounced", "delivered"))
     dashboard, one = "/dashboard", "[0-9a-f-]{36}"
-    endpoint = daemon.call("POST", "/webhooks", {"endpoint": "http://127.0.0.1:9/", "events": ["email.sent"]}).body["id"]
+    endpoint = daemon.call("POST", "/webhooks", {"endpoint": f"http://127.0.0.1:9/{'long' * 60}", "events": ["email.sent"]}).body["id"]
+    daemon.call("POST", "/domains", {"name": f"{'long' * 15}.{'name' * 15}.example.com"})
     daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
     webhook = f"{dashboard}/webhooks/{endpoint}"
     names = [*(path for path, _, _ in NAVIGATION if path), "nothing"]
