@@ -112,21 +112,28 @@ class Share:
         if email is None:
             raise not_found("Email")
         parsed = await self.contents.of(request, email)
-        page = _page(email, parsed.html, DELETED if parsed is GONE else parsed.text or EMPTY)
+        page = _page(email, parsed.html, DELETED if parsed is GONE else parsed.text or EMPTY, await self._when(email))
         request.content_type = b"text/html; charset=utf-8"
         for name, value in HEADERS.items():
             request.setHeader(name, value)
         return request.sized(200, page)
 
+    async def _when(self, email: EmailView) -> tuple[str, str]:
+        """When the email was or will be sent, if it was or will be: a label and a text."""
+        if email.last_event == "email.canceled":
+            recipients = await self.stored.recipients(email.account_id, email.email_id)
+            if all(one.status == "canceled" for one in recipients):
+                return "Status", "Canceled before it was sent"
+        at = datetime.strftime((email.scheduled_at or email.created_at).astimezone(UTC), "%Y-%m-%d %H:%M UTC")
+        return "Scheduled for" if email.last_event == "email.scheduled" else "Sent", at
 
-def _page(email: EmailView, html: str | None, text: str) -> bytes:
+
+def _page(email: EmailView, html: str | None, text: str, when: tuple[str, str]) -> bytes:
     if html is not None:
         framed = escape(f'<base target="_blank">{html}')
         content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
     else:
         content = f"<pre>{escape(text)}</pre>"
-    sent = datetime.strftime((email.scheduled_at or email.created_at).astimezone(UTC), "%Y-%m-%d %H:%M UTC")
-    label = "Scheduled for" if email.last_event == "email.scheduled" else "Sent"
-    to = escape(", ".join([*email.to, *email.cc]))
+    (label, sent), to = when, escape(", ".join([*email.to, *email.cc]))
     page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, label=label, sent=sent, content=content)
     return page.encode("utf-8", "replace")

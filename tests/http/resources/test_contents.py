@@ -139,8 +139,11 @@ async def test_shared_email_runs_no_scripts(rig: ApiRig) -> None:
 @pytest_twisted.ensureDeferred
 async def test_shared_email_shows_when_it_is_sent(rig: ApiRig) -> None:
     at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
-    scheduled = await shared_page(rig, await sent(rig, scheduled_at=at.isoformat()))
-    assert f"<dt>Scheduled for</dt><dd>{at:%Y-%m-%d %H:%M} UTC</dd>" in scheduled
+    scheduled = await sent(rig, scheduled_at=at.isoformat())
+    assert f"<dt>Scheduled for</dt><dd>{at:%Y-%m-%d %H:%M} UTC</dd>" in await shared_page(rig, scheduled)
+    assert (await rig.request("POST", f"/emails/{scheduled}/cancel")).status == 200
+    canceled = await shared_page(rig, scheduled)
+    assert "<dt>Status</dt><dd>Canceled before it was sent</dd>" in canceled and "<dt>Sent</dt>" not in canceled
     assert "<dt>Sent</dt>" in await shared_page(rig, await sent(rig))
 
 
