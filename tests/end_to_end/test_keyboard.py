@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.end_to_end.chromium import MARKS
 from tests.end_to_end.rig import Daemon
@@ -134,6 +135,21 @@ def test_a_question_is_asked_in_place(page: Page, daemon: Daemon) -> None:
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Cancel this email").click()
     expect(page.locator("#live-head .badge")).to_have_text("Canceled")
+
+
+def test_a_form_is_sent_once_if_its_button_is_pressed_twice(page: Page) -> None:
+    page.goto("/dashboard/keys")
+    sent: list[str] = []
+
+    def kept(route: Route) -> None:  # the page stays, as while a server has not answered
+        sent.append(parse_qs(route.request.post_data or "")["name"][0])
+        route.fulfill(status=204)
+
+    page.route("**/dashboard/keys", kept)
+    for name in ("Shop", "Shop", "Billing"):
+        page.get_by_label("Name").fill(name)
+        page.get_by_role("button", name="Create API key").click()
+    assert sent == ["Shop", "Billing"]
 
 
 def test_code_samples_are_tabs_that_remember_the_language(page: Page) -> None:

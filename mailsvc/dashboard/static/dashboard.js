@@ -54,6 +54,17 @@ document.addEventListener("change", (event) => {
   if (event.target.closest("[data-submit]")) event.target.form.requestSubmit();
 });
 
+// A second click while a form is being sent does nothing. Otherwise it would create a second key, endpoint or segment, for example.
+const SENDING = 5000, sending = new WeakMap();  // milliseconds: a form that leads to a download can be sent again after them
+document.addEventListener("submit", (event) => {
+  const { target: form, submitter } = event;
+  if (event.defaultPrevented || form.method !== "post") return;
+  const given = new URLSearchParams(new FormData(form, submitter)).toString();
+  if (sending.get(form) === given) { event.preventDefault(); return; }
+  sending.set(form, given);
+  setTimeout(() => { if (sending.get(form) === given) sending.delete(form); }, SENDING);
+});
+
 // After a mistake in a form, its first wrong field has the focus: it can be anywhere on the page.
 document.querySelector("main [aria-invalid=true]")?.focus();
 
