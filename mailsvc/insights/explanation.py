@@ -100,7 +100,8 @@ def _email(facts: Facts, subject: bool) -> Iterator[str]:
     yield f"Email {email.email_id} was accepted {_when(email.created_at, facts.now)} {how}{with_key} for {account}."
     domain = f" Its sending domain is {sender.domain}." if sender.domain else " Its sending domain was deleted."
     about = f" with the subject {_quoted(email.subject)}" if subject else ""
-    yield f"It is from {_quoted(email.sender)}{about}, {email.size:,} bytes.{domain}"
+    size = f", {email.size:,} bytes" if email.size else ""  # of a broadcast, each is made when it is sent
+    yield f"It is from {_quoted(email.sender)}{about}{size}.{domain}"
     yield f"Its Message-ID is {_plain(email.message_id)}."
     if email.scheduled_at is not None:
         yield f"It was scheduled for {_time(email.scheduled_at, facts.now)}."

@@ -72,6 +72,9 @@ def test_the_email_is_introduced_by_who_sent_it_and_how() -> None:
         "Its Message-ID is <1@example.com>.",
         "It has 2 recipients: 1 delivered, 1 bounced.",
     )
+    made_later = facts(recipient("delivered"))
+    made_later = attrs.evolve(made_later, email=attrs.evolve(made_later.email, size=0))
+    assert explain(made_later).email[1].startswith("It is from “Shop <shop@example.com>” with the subject “Your order”. Its")
 
 
 def test_an_attempt_is_explained_with_host_source_tls_reply_and_meaning() -> None:

@@ -105,7 +105,7 @@ class ExportPages:
                 rows = [
                     (
                         one.email_id, one.created_at.isoformat(), one.last_event.removeprefix("email."), one.sender,
-                        ", ".join(one.recipients), one.subject, one.size, one.source,
+                        ", ".join(one.recipients), one.subject, one.size or "", one.source,
                         domains.get(one.domain_id, ""), keys.get(one.key_id, "") if one.key_id else "",
                     )
                     for one in found.emails
