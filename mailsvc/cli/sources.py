@@ -93,8 +93,15 @@ def _assign(settings: Settings, account: str | None, domain: str | None, pool: s
             line = by_operator(owner.id, action, pool or DEFAULT_POOL)
             await table.assign_account(owner.id, pool, [line], unix(reactor))
             click.echo(f"Mail of {owner.name} {done}")
+        if pool and pool not in await _pools_with_sources(database, settings.region, utc(reactor)):
+            text = f"No process of the region {settings.region} has a source address of the pool {pool}, so this mail waits until one has."
+            click.echo(text, err=True)
 
     run_with_database(settings, work)
+
+
+async def _pools_with_sources(database: Database, region: str, now: datetime) -> set[str]:
+    return {each.pool for each in await SourceTable(database.pool, region).read() if now - each.seen_at <= ABSENT}
 
 
 @attrs.frozen

@@ -236,10 +236,6 @@ def test_the_first_account_is_trusted_and_later_ones_are_limited(mailsvc: Comman
 def test_pools_of_accounts_and_domains_and_what_sources_sent(mailsvc: Command, database: str) -> None:
     mailsvc.prints("account", "create", "Shop Ltd")
     mailsvc.prints("domain", "add", "shop.example.com", "--account", "Shop Ltd")
-    assert mailsvc.prints("sources", "assign", "shop", "--account", "Shop Ltd") == "Mail of Shop Ltd is sent from the pool shop."
-    assigned = mailsvc.prints("sources", "assign", "letters", "--domain", "shop.example.com")
-    assert assigned == "Mail from shop.example.com is sent from the pool letters."
-    assert "is not the name of a pool" in mailsvc.refuses("sources", "assign", "Shop!", "--account", "Shop Ltd", status=2)
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO sources (region, address, pool, since, seen_at, listed, listed_at) VALUES"
@@ -251,6 +247,12 @@ def test_pools_of_accounts_and_domains_and_what_sources_sent(mailsvc: Command, d
             "INSERT INTO source_days VALUES ('us-east-1', '192.0.2.2', 'google', (now() AT TIME ZONE 'UTC')::date, 30, 5),"
             " ('us-east-1', '192.0.2.1', 'google', (now() AT TIME ZONE 'UTC')::date - 1, 40, 5)"
         )
+    assert mailsvc.prints("sources", "assign", "shop", "--account", "Shop Ltd") == "Mail of Shop Ltd is sent from the pool shop."
+    assigned = mailsvc("sources", "assign", "letters", "--domain", "shop.example.com")
+    assert (assigned.returncode, assigned.stdout) == (0, "Mail from shop.example.com is sent from the pool letters.\n")
+    assert "has a source address of the pool letters, so this mail waits" in assigned.stderr
+    assert "is not the name of a pool" in mailsvc.refuses("sources", "assign", "Shop!", "--account", "Shop Ltd", status=2)
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT action, subject FROM audit_entries WHERE action LIKE 'pool%' ORDER BY id")
         assert cursor.fetchall() == [("pool assigned", "shop"), ("pool assigned", "letters for shop.example.com")]
     shown = mailsvc.prints("sources", "list").splitlines()
