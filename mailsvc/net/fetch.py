@@ -17,7 +17,7 @@ from OpenSSL.SSL import Error as TlsError
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
-from twisted.internet.error import ConnectError, ConnectingCancelledError, ConnectionClosed, ConnectionRefusedError
+from twisted.internet.error import ConnectError, ConnectingCancelledError, ConnectionClosed, ConnectionDone, ConnectionRefusedError
 from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, connectionDone
@@ -416,6 +416,8 @@ def _describe(error: BaseException) -> str:
         return "The connection was refused."
     if isinstance(error, ConnectTimeout | CancelledError):
         return "The connection timed out."
+    if isinstance(error, ConnectionDone):
+        return "The connection was closed before the response was complete."
     reasons = getattr(error, "reasons", None)
     if reasons:
         return _describe(reasons[0].value)

@@ -45,7 +45,7 @@ class Names:
 
 
 class Peer(Protocol):
-    """Sends `answer` after the header of each request."""
+    """Sends `answer` after the header of each request. An empty part closes the connection."""
 
     factory: Any
 
@@ -59,7 +59,7 @@ class Peer(Protocol):
         if b"\r\n\r\n" in self.got and not begun:
             self.factory.requests.append(self)
             for part in self.factory.answer:
-                self.transport.write(part)
+                self.transport.write(part) if part else self.transport.loseConnection()
 
     def connectionLost(self, reason: Any = None) -> None:
         self.factory.open -= 1
@@ -252,6 +252,13 @@ async def test_header_fields_with_any_bytes_are_readable(rig: Rig, field: bytes)
 @pytest_twisted.ensureDeferred
 async def test_a_response_without_memory_is_refused(rig: Rig) -> None:
     assert await refused(rig.fetch(reserve=lambda size: False)) == "There is not enough memory for the response at the moment."
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"])
+@pytest_twisted.ensureDeferred
+async def test_a_response_that_ends_too_early_is_reported(rig: Rig, begun: bytes) -> None:
+    rig.factory.answer = [begun, b""]
+    assert await refused(rig.fetch()) == "The connection was closed before the response was complete."
 
 
 @pytest_twisted.ensureDeferred
