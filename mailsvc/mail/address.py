@@ -246,7 +246,7 @@ def _parse_any_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
         return Path(), rest
     found = _PATH.fullmatch(written)
     if found is None:
-        raise AddressError("The address is not valid; it must be in angle brackets.")
+        raise AddressError("The address is not valid.")
     result = _checked_path(found["local"], found["domain"])
     if not smtputf8 and not written.isascii():
         raise NeedsSmtputf8("This address needs SMTPUTF8.")

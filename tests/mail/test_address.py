@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -263,6 +264,7 @@ def test_invalid_paths_are_refused(text: bytes, smtputf8: bool) -> None:
     with pytest.raises(AddressError) as caught:
         parse_path(text, smtputf8)
     assert not isinstance(caught.value, NeedsSmtputf8)
+    assert not (re.fullmatch(rb'<[^<>"\x00-\x1f]*>', text) and "angle brackets" in str(caught.value))  # it has them
 
 
 def test_non_ascii_paths_need_smtputf8() -> None:
