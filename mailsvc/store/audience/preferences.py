@@ -106,15 +106,17 @@ class Preferences:
             now = utc(self.clock)
             await unsubscribes.alone(tx, account_id)
             asked = await confirmations.find(tx, account_id, id_)
-            if asked is None or asked.name is None or not await confirmations.confirm(tx, account_id, id_, now):
+            if asked is None or asked.name is None:
                 return asked
             if asked.kind == "topic":
                 about = await topics.locked(tx, account_id, [asked.target_id])
             else:
                 into = await segments.locked(tx, account_id, [asked.target_id])
-            contact = await lock(tx, account_id, asked.contact_id)
+            contact = await lock(tx, account_id, asked.contact_id)  # before the request, as whoever deletes the contact or asks again
             if contact is None:
                 return None
+            if not await confirmations.confirm(tx, account_id, id_, now):
+                return asked
             if asked.kind == "topic":
                 await choices.choose(tx, account_id, contact, about, [Choice(asked.target_id, True)], by, now, AT_ONCE)
             else:

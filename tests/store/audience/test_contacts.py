@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 import pytest_twisted
+from twisted.internet.defer import Deferred
 
+from mailsvc.store.audience.confirmations import Request, request
+from mailsvc.store.audience.contacts import lock
 from mailsvc.store.audience.values import Choice, NewContact, Unknown, WrongProperty
+from mailsvc.store.postgres.pool import Transaction
 from tests.store.audience.rig import API, CONFIRMED, NOW, PAGE, WORDING, Audience
 from tests.store.fixtures import together
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 @pytest_twisted.ensureDeferred
@@ -232,6 +239,25 @@ async def test_confirmation_expires_and_can_be_requested_again(audience: Audienc
     assert await audience.preferences.confirm(audience.account, first.id, CONFIRMED) is None
     [second] = await audience.confirmations.due(first.expires_at.replace(year=2100))
     await audience.preferences.confirm(audience.account, second.id, CONFIRMED)
+    assert await audience.members(segment.id) == {contact.id}
+
+
+@pytest_twisted.ensureDeferred
+async def test_confirming_waits_for_a_contact_that_is_being_changed(audience: Audience) -> None:
+    """Both locked what the other one needed, and the person got an error."""
+    segment = await audience.segments.add(audience.account, "Newsletter", WORDING)
+    contact = await audience.add(segments=[segment.id])
+    [asked] = await audience.confirmations.due(NOW)
+
+    async def change(tx: Transaction) -> Deferred[Request | None]:
+        await lock(tx, audience.account, contact.id)
+        confirming = Deferred.fromCoroutine(audience.preferences.confirm(audience.account, asked.id, CONFIRMED))
+        while not confirming.called and await audience.pool.rows(WAITING) == [(0,)]:
+            pass
+        await request(tx, audience.account, contact.id, "segment", segment.id, NOW, timedelta(days=7))
+        return confirming
+
+    assert await (await audience.pool.transact(change)) is not None
     assert await audience.members(segment.id) == {contact.id}
 
 
