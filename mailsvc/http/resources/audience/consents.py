@@ -11,11 +11,13 @@ import orjson
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection
 from mailsvc.http.operations import Parameter, operation
+from mailsvc.http.problem import invalid
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.http.views import iso_time
 from mailsvc.mail import csv_file
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.audience.evidence import Consent
 
 COLUMNS = ("time", "email", "contact_id", "action", "kind", "target_id", "target_name", "source", "text", "details")
@@ -36,7 +38,8 @@ class Consents:
         parameters=[EMAIL],
     )
     async def export(self, request: Request) -> bytes:
-        account_id, email = request.caller.account_id, parameters.one(request, "email")
+        account_id, given = request.caller.account_id, parameters.one(request, "email")
+        email = _address(given) if given else ""
         request.content_type = b"text/csv; charset=utf-8"
         request.setHeader("content-disposition", 'attachment; filename="consents.csv"')
         if email:
@@ -46,6 +49,14 @@ class Consents:
         request.setResponseCode(200)
         await request.stream(_lines(self.context.evidence.all(account_id)))
         return b""
+
+
+def _address(text: str) -> str:
+    """As it is stored. What is no address has no evidence, and an empty file would look like the answer."""
+    try:
+        return parse_mailbox(text).address
+    except AddressError as wrong:
+        raise invalid(f"Invalid `email` parameter. {wrong}") from None
 
 
 async def _lines(pages: AsyncIterator[Sequence[Consent]]) -> AsyncGenerator[bytes, None]:

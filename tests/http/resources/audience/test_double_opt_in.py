@@ -150,6 +150,15 @@ async def test_only_the_button_confirms(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_evidence_is_found_by_the_address_as_people_write_it(rig: ApiRig) -> None:
+    await make(rig, "/contacts", email="zoe+x@bücher.example", unsubscribed=True)
+    for written in ("zoe%2Bx@b%C3%BCcher.example", "ZOE%2Bx@xn--bcher-kva.example"):
+        assert "unsubscribed" in (await rig.request("GET", f"/consents?email={written}")).body.decode(), written
+    wrong = await rig.request("GET", "/consents?email=zoe+x@b%C3%BCcher.example")  # a plus sign is a space there
+    assert (wrong.status, wrong.json["message"].partition(".")[0]) == (422, "Invalid `email` parameter")
+
+
+@pytest_twisted.ensureDeferred
 async def test_other_links_do_nothing(rig: ApiRig) -> None:
     contact, segment, path = await asked(rig)
     forged = path[:-6] + ("AAAAAA" if not path.endswith("AAAAAA") else "BBBBBB")
