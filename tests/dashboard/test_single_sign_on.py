@@ -621,6 +621,7 @@ LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "no nonce": claims(nonce=None),
     "of the future": lambda token: token | {"iat": token["iat"] + 3600},
     "nobody": claims(sub=None),
+    "a NUL": claims(sub="1\0"),
 }
 
 
@@ -727,6 +728,9 @@ async def test_the_address_is_read_from_the_userinfo_endpoint_if_it_is_not_in_th
     account.fake.user_info = {"sub": "somebody else"}
     shown = await account.through(account.rig.browser())
     assert shown.status == 502 and UNVERIFIABLE in shown.text
+    account.fake.user_info = {"name": "\ud800"}  # half a character
+    shown = await account.through(account.rig.browser())
+    assert shown.status == 502 and "sent an unexpected response" in shown.text
     account.fake.user_info = {}
     assert (await account.through(account.rig.browser())).status == 303
 

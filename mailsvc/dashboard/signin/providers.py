@@ -119,10 +119,19 @@ class ProviderClient:
     def _read(self, url: str, reply: Reply, whatever: bool = False) -> Any:
         try:
             if reply.status == 200 or whatever:
-                return json.loads(reply.body)
+                return _storable(json.loads(reply.body))
         except (ValueError, RecursionError):
             pass
         raise ProviderError(f"{self.title} sent an unexpected response. Try again in a moment.", f"{url}: {reply.status}")
+
+
+def _storable(found: Any) -> Any:
+    """What a provider sent as JSON, unless a text in it is none that the database takes. Raises ValueError."""
+    text = json.dumps(found, ensure_ascii=False)
+    text.encode()  # halves of characters
+    if "\\u0000" in text:
+        raise ValueError("a text has a NUL character")
+    return found
 
 
 def verified_by_google(claims: Mapping[str, Any]) -> bool:
@@ -226,10 +235,12 @@ class OpenId:
                 published = await self.web.get(found["jwks_uri"])
                 self._keys, self._keys_at = usable_keys(published), self.clock()
             try:
-                return dict(jwt.decode(token, self._keys, algorithms=SIGNED_WITH).claims)
+                claims = dict(jwt.decode(token, self._keys, algorithms=SIGNED_WITH).claims)
             except (JoseError, ValueError):  # either, depending on whether the key is known
                 if again:
                     raise
+            else:
+                return _storable(claims)  # type: ignore[no-any-return]
         raise AssertionError
 
     async def discovered(self) -> dict[str, Any]:
