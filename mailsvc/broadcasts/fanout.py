@@ -256,6 +256,11 @@ class Fanout:
         if started is None:
             await self.sending.set(found, status="failed", reason="The sending domain no longer exists.", next_at=None)
             return
+        if (domain := started.domain).missing is not None:  # a broadcast can take weeks
+            await self._pause(
+                found, f"{domain.name} cannot send any more. {domain.missing} Fix this and continue, or cancel the broadcast."
+            )
+            return
         for _ in range(PAGES):
             began, enough = self.clock.seconds(), self.pace.ahead - room > self.pace.ahead // 10
             size = min(GENTLE_PAGE if enough else PAGE, room, _at_once(started.per_hour))

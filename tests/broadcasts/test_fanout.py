@@ -9,6 +9,7 @@ from email import message_from_bytes, policy
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
@@ -27,7 +28,7 @@ from mailsvc.store.people.quota import Quota as StoredQuota
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
-from tests.broadcasts.fixtures import ACCOUNT, BASE, NOW, BroadcastRig, Quota, at_once
+from tests.broadcasts.fixtures import ACCOUNT, BASE, DOMAIN, NOW, BroadcastRig, Quota, at_once
 
 
 @pytest_twisted.async_yield_fixture
@@ -298,6 +299,24 @@ async def test_too_many_bounces_pause_it_until_somebody_continues(rig: Broadcast
     await rig.fanout.run()
     assert (await rig.get(broadcast)).queued == 300
     assert await rig.broadcasts.continue_(ACCOUNT, broadcast) == "status"
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_is_paused_when_the_domain_can_no_longer_send(rig: BroadcastRig) -> None:
+    await rig.contacts(30)
+    broadcast, rig.fanout = await rig.send(), rig.engine(ahead=20)
+    await rig.fanout.run()
+    await rig.settled(15, "email.delivered")
+    rig.domains.domain = attrs.evolve(DOMAIN, sending=False)
+    rig.clock.advance(2)
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.queued, found.next_at, found.paused_at is None) == (20, None, False)
+    assert found.reason is not None and "example.com cannot send any more. Sending is turned off for this domain." in found.reason
+    rig.domains.domain = DOMAIN
+    assert await rig.broadcasts.continue_(ACCOUNT, broadcast) is None
+    await rig.fanout.run()
+    assert (await rig.get(broadcast)).queued == 30
 
 
 @pytest_twisted.ensureDeferred

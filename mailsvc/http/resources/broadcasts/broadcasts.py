@@ -170,7 +170,7 @@ class Broadcasts:
     @app.route("/broadcasts/<id>/continue", methods=["POST"])
     @operation(
         "Continue a broadcast",
-        "Continues a broadcast that was paused because too many emails bounced or were reported as spam, or its topic was deleted.",
+        "Continues a broadcast that was paused; `progress.reason` says why.",
         fields.CHANGED, errors=[403],
     )  # fmt: skip
     async def continue_(self, request: Request, id: str) -> bytes:

@@ -195,7 +195,12 @@ PROGRESS = View(
         "processed": count("Contacts that were looked at so far.", 400, "passed"),
         "emails": count("Emails that were created so far; contacts who don't want the broadcast get none.", 380, "queued"),
         "expected_end": maybe(time("When all contacts will have been looked at.", expected_end)),
-        "paused_at": maybe(time("Since when it is paused: too many emails bounced or were reported as spam, or its topic was deleted.")),
+        "paused_at": maybe(
+            time(
+                "Since when it is paused: too many emails bounced or were reported as spam, its topic was deleted, "
+                "or its domain can no longer send."
+            )
+        ),
         "reason": maybe(text("Why it is paused, waits or could not be sent.", "100 of 1,000 emails bounced.")),
     },
 )
