@@ -71,6 +71,8 @@ def _clean(image: Any, kind: str) -> Any:
     """The pixels in sRGB and nothing else."""
     image.load()
     profile, transparent = image.info.get("icc_profile"), image.info.get("transparency")
+    if image.mode.startswith("I"):  # grays of 16 bits, which convert() would cut off instead of scaling
+        image, transparent = image.convert("I").point(lambda gray: gray * (1 / 256)).convert("L"), None
     if image.mode not in _MODES[kind]:
         image = image.convert("RGBA" if kind != "jpeg" and (transparent is not None or image.mode in ("PA", "La", "RGBa")) else "RGB")
         transparent = None

@@ -53,6 +53,8 @@ async def test_transparency_and_other_colors_stay() -> None:
         assert opened(await READER.read(encoded(clear, kind))).convert("RGBA").getpixel((1, 1))[3] == 0, kind
     red = opened(await READER.read(encoded(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "JPEG"))).getpixel((1, 1))
     assert red[0] > 200 and max(red[1:]) < 60
+    gray = opened(await READER.read(encoded(Image.new("I;16", (4, 4), 0x7500), "PNG"))).convert("L").getpixel((1, 1))
+    assert gray == 0x75
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP"])
