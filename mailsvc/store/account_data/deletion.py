@@ -94,16 +94,19 @@ async def _rows(tx: Transaction, progress: Progress, *, name: str, sql: str, acc
 
 
 async def _account(tx: Transaction, progress: Progress, *, left: str, account_id: UUID, now: datetime) -> None:
-    """If members or late requests have added something meanwhile, begin again: the account cannot be deleted while rows refer to it."""
+    """If members or late requests have added something meanwhile, begin again: the account cannot be deleted while rows refer to it.
+
+    Without its members, nobody can go on adding.
+    """
     await tx.rows(_LOCK, {"account": account_id})
-    if (await tx.rows(left, {"account": account_id}))[0][0]:
-        progress.step, progress.after = 0, None
-        return
     users = [user_id for (user_id,) in await tx.rows(_MEMBERS, (account_id,))]
     progress.add("erased", "members", len(users))
     progress.add("erased", "users", await tx.run(_USERS, (users,)))
     progress.add("erased", "sessions", await tx.run(_SESSIONS, (account_id,)))
     progress.add("erased", "links", await tx.run(_LINKS, (account_id,)))
+    if (await tx.rows(left, {"account": account_id}))[0][0]:
+        progress.step, progress.after = 0, None
+        return
     deleted = await tx.run(_DELETE, (account_id,))
     progress.add("erased", "accounts", deleted)
     if deleted:
