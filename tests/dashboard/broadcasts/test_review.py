@@ -132,7 +132,9 @@ async def test_the_review_counts_who_gets_it_by_reason(pool: Pool) -> None:
         await pool.run(choice, (rig.account_id, contact, topic, chosen))
     await rig.browser.get(HOME)
     await rig.browser.post("/dashboard/suppressions", {"emails": "barred@example.net"})
-    draft = await rig.get(await rig.draft(topic_id=topic, html='{{{FIRST_NAME}}}<a href="{{{UNSUBSCRIBE_URL}}}">x</a>'))
+    draft = await rig.get(
+        await rig.draft(topic_id=topic, html='{{{FIRST_NAME}}}<a href="{{{UNSUBSCRIBE_URL}}}">x</a><a href="http://localhost/">y</a>')
+    )
     overview = Overview(pool)
     reach = await overview.reach(draft, False, {"first_name": ""})
     assert reach.reasons == {"unsubscribed": 1, "opted_out": 1, "no_consent": 2, "suppressed": 1}
@@ -145,6 +147,10 @@ async def test_the_review_counts_who_gets_it_by_reason(pool: Pool) -> None:
     assert re.search(r'id="recipients">2<', page) and "Never subscribed to the topic" in page
     assert "Send this broadcast to 2 recipients now?" in page
     assert "1 recipient has no first_name" in page
+    assert '2 of the <a href="#insights">insights</a> need your attention.' in page and ">3 to check<" in page
+    complete = await rig.shown(await rig.draft())  # its unsubscribe link leads to localhost
+    assert '1 of the <a href="#insights">insights</a> needs your attention.' in complete and ">1 to check<" in complete
+    assert "Nothing needs your attention" not in complete
 
 
 @pytest_twisted.ensureDeferred
