@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
+from markupsafe import Markup
 from twisted.web.resource import Resource
 
 from mailsvc.accounts.quota import Quotas
@@ -119,8 +120,14 @@ def cluster_of(settings: Settings) -> Cluster | None:
 def environment() -> Any:
     """The templates of the console, which come before those of the dashboard with the same name."""
     templates = formatting.environment(_TEMPLATES, navigation=NAVIGATION, static=address)
-    templates.filters |= {"figure": overview.number, "seconds": overview.seconds}
+    templates.filters |= {"figure": overview.number, "seconds": overview.seconds, "commands": commands}
     return templates
+
+
+def commands(text: str) -> Markup:
+    """A sentence in which commands are marked with backticks, as in the logs."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
 async def status_page(settings: Settings, clock: Any, database: Database, monitoring: Monitoring, opened: Opened) -> Mapping[str, Resource]:

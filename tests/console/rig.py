@@ -30,11 +30,14 @@ ANN = "ann@operator.example"
 SECRET = b"12345678901234567890"
 
 
+@attrs.define
 class FakeMonitoring:
     """Figures of nothing."""
 
+    text: bytes = attrs.field(factory=metrics_text)
+
     async def overview(self) -> Any:
-        return Overview().shown(metrics_text(), "Process 1 on here")
+        return Overview().shown(self.text, "Process 1 on here")
 
 
 def in_reactor(work: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest_twisted
 
 from mailsvc.clock import utc
 from mailsvc.console.cells import CellPages
+from mailsvc.console.overview import OverviewPages
 from mailsvc.console.serving import ROUTES
 from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.cells.nodes import Cell, Cluster, Node
@@ -16,7 +17,8 @@ from mailsvc.store.people.audit import INSTALLATION, Audit, by_operator
 from mailsvc.store.postgres.cells import Address
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.server_settings import Standbys
-from tests.console.rig import ANN, ConsoleRig
+from tests.console.rig import ANN, ConsoleRig, FakeMonitoring
+from tests.monitoring.test_overview import metrics_text
 from tests.store.fixtures import StoreRig, email
 
 NAMED = f"the operator ({ANN})"
@@ -130,6 +132,12 @@ async def test_the_first_page_lists_problems_and_escapes_names(pool: Pool) -> No
     browser = await rig.set_up()
     page = (await browser.get("/console")).text
     assert "All systems normal" in page and "&lt;day&gt;" in page and "<day>" not in page and "<script>" not in page
+    [pages] = [section for section in rig.pages.sections if isinstance(section, OverviewPages)]
+    pages.monitoring = FakeMonitoring(metrics_text(restored=1, listed=2))  # type: ignore[assignment]
+    page = (await browser.get("/console")).text
+    assert (
+        "<title>Problems: 2" in page and "<code>mailsvc queue release</code>." in page and "<code>mailsvc sources list</code> names" in page
+    )
     assert (await browser.get("/console/nothing")).status == 404
     assert (await browser.post("/console/accounts")).status == 405
 
