@@ -22,7 +22,7 @@ from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, cli
 from mailsvc.relay.inbound import InboundMail
 from mailsvc.relay.null_mx import NullMx, NullMxCheck
 from mailsvc.relay.session_log import SessionLog
-from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, Spool
+from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, Arrived, Spool
 from mailsvc.relay.submission import Submissions
 from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.runtime.budget import Budgets, Hold
@@ -151,17 +151,22 @@ class RelaySession:
     async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
         if self._login is None:
             return replies.SENDER_OK
-        caller = await self._relay.find_caller(self._login.token)
+        caller = await self._caller(self._login.token)
         if isinstance(caller, Reply):
-            return relay_replies.STORE_UNAVAILABLE
-        if caller is None:
-            return await self._no_caller(self._login.token)
-        if caller.suspended:
-            return relay_replies.SUSPENDED
+            return caller
         self._login = Authenticated(caller, self._login.token)  # its plan and limits may have changed
         self._null_mx = self._relay.null_mx.check()
         quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
         return replies.SENDER_OK if quota.allowed else relay_replies.TOO_FAST
+
+    async def _caller(self, token: bytes | UUID) -> Caller | Reply:
+        """The caller that is logged in, if it may still send; otherwise the reply that says why not."""
+        caller = await self._relay.find_caller(token)
+        if isinstance(caller, Reply):
+            return relay_replies.STORE_UNAVAILABLE
+        if caller is None:
+            return await self._no_caller(token)
+        return relay_replies.SUSPENDED if caller.suspended else caller
 
     async def _no_caller(self, token: bytes | UUID) -> Reply:
         """The reply to a mail whose key no longer has a caller. If the account has moved meanwhile, the client has to connect again."""
@@ -191,13 +196,20 @@ class RelaySession:
             return NO_ROOM
         if login is None:
             return relay.inbound.sink(self._session, envelope, hold, relay.submissions.in_thread)
-        caller, session, submissions = login.caller, self._session, relay.submissions
+        token, submissions = login.token, relay.submissions
         return Spool(
             hold,
-            lambda arrived: submissions.submit(caller, session, envelope, arrived),
+            lambda arrived: self._submit(token, envelope, arrived),
             submissions.in_thread,
             working_memory=submissions.working_memory,
         )
+
+    async def _submit(self, token: bytes | UUID, envelope: Envelope, arrived: Arrived) -> Reply:
+        """The reply to a message. Look its key up again: a message may take an hour to arrive."""
+        caller = await self._caller(token)
+        if isinstance(caller, Reply):
+            return relay_replies.STORE_UNAVAILABLE if caller is relay_replies.LEFT else caller
+        return await self._relay.submissions.submit(caller, self._session, envelope, arrived)
 
     def closed(self) -> None:
         self._relay.per_address.leave(self._client)

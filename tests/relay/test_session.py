@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
@@ -122,6 +123,22 @@ def test_a_revoked_key_cannot_send() -> None:
     assert client.mail(ME + b"\r\nx\r\n").startswith("250")
     rig.keys.callers.clear()
     assert client.mail(ME + b"\r\nx\r\n") == "550 5.7.1 The API key is no longer valid"
+
+
+@pytest.mark.parametrize("late", ["revoked", "suspended", "moved"])
+def test_a_key_that_is_revoked_during_a_message_cannot_send_it(late: str) -> None:
+    rig = RelayRig()
+    client = rig.logged_in()
+    for line in ("MAIL FROM:<me@example.com>", "RCPT TO:<you@example.net>", "DATA"):
+        assert client.command(line)[0] in "23"
+    caller = rig.keys.callers.pop(digest(TOKEN))
+    if late == "suspended":
+        rig.keys.callers[digest(TOKEN)] = attrs.evolve(caller, suspended=True)
+    if late == "moved":
+        rig.keys.elsewhere[digest(TOKEN)] = Moved("eu_2")
+    code = {"revoked": "550 5.7.1", "suspended": "525 5.7.13", "moved": "451 4.3.0"}[late]
+    assert client.send(ME + b"\r\nx\r\n.\r\n").startswith(code)
+    assert rig.intake.emails == []
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "10.1.2.3"])
