@@ -21,8 +21,9 @@ async def test_a_search_reads_so_many_recipients_at_a_time_and_finds_a_whole_add
     rig, recipients = BroadcastRig(pool, reactor), Recipients(pool, searched=4)
     await rig.start()
     await rig.contacts(12)  # c1 to c12; their IDs are in this order
-    sql = "INSERT INTO broadcast_recipients SELECT account_id, %s, id, id, (address = 'c9@example.net')::int FROM contacts"
-    await pool.run(sql, (ALL,))
+    columns = "account_id, broadcast_id, contact_id, email_id, marks"
+    values = "account_id, %s, id, id, (address = 'c9@example.net')::int"
+    await pool.run(f"INSERT INTO broadcast_recipients ({columns}) SELECT {values} FROM contacts", (ALL,))
 
     async def found(text: str, page: Page, kind: str = "sent") -> tuple[list[str], int | None]:
         rows, edge = await recipients.search(ACCOUNT, ALL, kind, page, text)  # type: ignore[arg-type]
