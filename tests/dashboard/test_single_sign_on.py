@@ -160,7 +160,7 @@ async def test_who_is_no_member_does_not_come_in(account: Account) -> None:
         (Someone("2", NEW), "not a member of the account"),
         (Someone("3", "eve@acme.example"), "not a member of the account"),
         (Someone("4", ANN, email_verified=False), "didn’t confirm that your email address is verified"),
-        (Someone("7", ""), "didn’t confirm that your email address is verified"),
+        (Someone("7", "", name="the operator"), "didn’t confirm that your email address is verified"),
     ):
         fake.person, browser = person, rig.browser()
         shown = await account.through(browser, person.email or NEW)
@@ -172,7 +172,10 @@ async def test_who_is_no_member_does_not_come_in(account: Account) -> None:
         assert shown.status == 403 and "only for addresses at acme.example" in shown.text
     assert await rig.pool.rows("SELECT FROM single_sign_on_members") == []
     assert await rig.assembly.users.named(NEW) is None and len(await rig.assembly.users.accounts(outsider.id)) == 1
-    assert (await account.log()).count("sign-in refused") == 6
+    refused = "SELECT kind, actor FROM audit_entries WHERE action = 'sign-in refused'"
+    assert sorted(await rig.pool.rows(refused)) == [
+        ("visitor", who) for who in (ANN, "ann@elsewhere.example", "ann@sub.acme.example", "eve@acme.example", NEW, NEW)
+    ]
     # Another person at the provider with Bob's address, which he is known by there.
     fake.person = Someone("8", BOB)
     assert (await account.through(rig.browser(), BOB)).status == 303

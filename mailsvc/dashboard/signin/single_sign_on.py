@@ -98,7 +98,9 @@ class SingleSignOnPages:
         try:
             user = await self._user(request, found, claimed)
         except NotAdmitted as refused:
-            line = _line(request, found, claimed.identity.label, "sign-in refused", f"{NAME}: {refused}")
+            # Without an address the label is a name that the person chose. As the actor, it could be "the operator".
+            known_as = f"{NAME} as {claimed.identity.label}"
+            line = _line(request, found, claimed.email or email, "sign-in refused", f"{known_as}: {refused}")
             await self.context.audit.write(line)
             await self.authentication.throttle.failed(self.authentication.throttle_subjects(request, email, NAME))
             return await self.form.shown(request, next_, email, {"single_sign_on": str(refused)}, 403)
