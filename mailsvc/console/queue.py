@@ -28,8 +28,12 @@ class QueuePages:
 
     @page(QUEUE)
     async def shown(self, request: ConsolePage) -> bytes:
+        return await self._shown(request)
+
+    async def _shown(self, request: ConsolePage, status: int = 200, error: str = "") -> bytes:
+        """`error`: about the name in the form."""
         done = _DONE.get(request.query("done"), "").format(request.query("name")[:200])
-        return request.render("queue.html", queue=await self.commands.show(), done=done)
+        return request.render("queue.html", status, queue=await self.commands.show(), done=done, error=error)
 
     @page(f"{QUEUE}/pause", "POST")
     async def pause(self, request: ConsolePage) -> bytes:
@@ -61,6 +65,8 @@ class QueuePages:
         try:
             await work(attrs.evolve(self.commands, line=line), name)
         except Refused as refused:
+            if what == "pause":
+                return await self._shown(request, 422, str(refused))
             raise PageError(422, "Not possible", str(refused)) from None
         return request.redirect(QUEUE, done=what, name=name)
 

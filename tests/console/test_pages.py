@@ -142,6 +142,16 @@ async def test_the_first_page_lists_problems_and_escapes_names(pool: Pool) -> No
     assert (await browser.post("/console/accounts")).status == 405
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_destination_that_cannot_be_paused_is_entered_again(pool: Pool) -> None:
+    browser = await ConsoleRig(pool).set_up()
+    await browser.get("/console/queue")
+    wrong = await browser.post("/console/queue/pause", {"name": "no domain", "reason": "Their request"})
+    assert wrong.status == 422 and 'value="no domain" aria-invalid="true"' in wrong.text and 'value="Their request"' in wrong.text
+    assert "There is no destination" in wrong.text and "<code>mailsvc queue list</code>" in wrong.text
+    assert (await browser.post("/console/queue/retry", {"name": "no domain"})).status == 422
+
+
 class Listed:
     """A cluster of which two nodes answer. The real one: end_to_end/test_cells."""
 
