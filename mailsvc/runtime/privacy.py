@@ -77,7 +77,7 @@ class ErasureService:
         for erasure, email in await eraser.erasures.unfinished(self._tried, self.at_once):
             if not eraser.stopped:
                 self._tried[erasure.id] = now
-                if (await eraser.run(erasure, email)).finished_at is not None:
+                if email is not None and (await eraser.run(erasure, email)).finished_at is not None:
                     self._tried.pop(erasure.id)
                     log.info("Erasure {id} is finished.", id=str(erasure.id))
         if journal is not None and (gone := journal.expire(now)):

@@ -13,9 +13,10 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+from twisted.logger import Logger
 
 from mailsvc.clock import utc
-from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.encryption.secrets import Encryption, EncryptionError
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.adapters import json
@@ -24,6 +25,8 @@ from mailsvc.store.privacy.keyed_hash import keyed_hashes
 from mailsvc.store.sql import Columns
 
 EVERYWHERE = UUID(int=0)  # instead of an account
+
+log = Logger()
 
 COLUMNS = Columns.named(
     "account_id", "id", "suppress", "origin", "requested_at", "finished_at", "progress", "counts"
@@ -149,13 +152,18 @@ class Erasures:
                 yield (each := Erasure(**COLUMNS.read(row)))
             after = (each.account_id, each.id)
 
-    async def unfinished(self, without: Collection[UUID] = (), size: int = 100) -> Sequence[tuple[Erasure, str]]:
-        """The oldest ones that are not finished, with their addresses. `without`: not these."""
-        found = []
-        for *row, encrypted in await self.pool.rows(_UNFINISHED, (list(without), size)):
-            erasure = Erasure(**COLUMNS.read(row))
-            found.append((erasure, self.encryption.decrypt(bytes(encrypted), erasure.id).decode()))
-        return found
+    async def unfinished(self, without: Collection[UUID] = (), size: int = 100) -> Sequence[tuple[Erasure, str | None]]:
+        """The oldest ones that are not finished, with their addresses; None: it cannot be decrypted. `without`: not these."""
+        rows = await self.pool.rows(_UNFINISHED, (list(without), size))
+        found = [(Erasure(**COLUMNS.read(row)), bytes(encrypted)) for *row, encrypted in rows]
+        return [(erasure, self._decrypted(erasure, encrypted)) for erasure, encrypted in found]
+
+    def _decrypted(self, erasure: Erasure, encrypted: bytes) -> str | None:
+        try:
+            return self.encryption.decrypt(encrypted, erasure.id).decode()
+        except EncryptionError as error:
+            log.error("The erasure {id} cannot be continued: {reason}", id=str(erasure.id), reason=str(error))
+            return None
 
     async def known(self, ids: Sequence[UUID], *, begun: bool) -> set[UUID]:
         """Which of these are finished, or have at least begun. What was begun to apply the journal has to be finished."""

@@ -146,11 +146,13 @@ async def test_an_erasure_that_waits_does_not_keep_others_waiting(store: StoreRi
     await store.accept(email("a@else.example"))
     await store.claim("else.example")  # it is being sent
     recorded = Recorded(eraser(store.pool), None)
+    damaged = await recorded.begin(ACCOUNT, "c@else.example", False, "api")
+    await store.pool.run("UPDATE erasures SET address = %s WHERE id = %s", (b"\1damaged", damaged.id))
     waiting = await recorded.begin(ACCOUNT, "a@else.example", False, "api")
     later = await recorded.begin(ACCOUNT, "b@else.example", False, "api")
     service = ErasureService(reactor, recorded, at_once=1)
-    await service.continue_all()
-    await service.continue_all()
+    for _ in range(3):
+        await service.continue_all()
     found = [await recorded.eraser.erasures.get(ACCOUNT, each.id) for each in (waiting, later)]
     assert [each is not None and each.finished_at is not None for each in found] == [False, True]
 
