@@ -13,6 +13,7 @@ from mailsvc.dashboard.broadcasts.states import BROADCASTS, label
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.providers import SHOWN, provider_of
+from mailsvc.domains.names import searched
 from mailsvc.store.broadcasts.overview import EXACT, SAMPLE, DomainShare, Overview
 from mailsvc.store.broadcasts.recipients import Kind, Recipients
 from mailsvc.store.broadcasts.values import MARKS
@@ -46,7 +47,7 @@ class RecipientPages:
         sought = request.query("q")[:254]
         after = request.uuid(request.query("after")) if request.query("after") else None
         if sought:
-            rows, last = await self.stored.search(found.account_id, found.id, kind, Page(PAGE, after), sought)
+            rows, last = await self.stored.search(found.account_id, found.id, kind, Page(PAGE, after), searched(sought))
         else:
             rows, more = await self.stored.list(found.account_id, found.id, kind, Page(PAGE, after))
             last = rows[-1].contact_id if more else None

@@ -97,7 +97,7 @@ async def sent(rig: BroadcastPagesRig) -> UUID:
     hour = NOW.replace(minute=0, second=0, microsecond=0)
     for kind, count in COUNTS.items():
         await pool.run(counted, (rig.account_id, draft, hour, f"email.{kind}", count))
-    contacts = await rig.contacts(["bounced@gmail.com", "clicked@googlemail.com", "fine@example.net"])
+    contacts = await rig.contacts(["bounced@gmail.com", "clicked@googlemail.com", "fine@xn--bcher-kva.example"])
     recipient = "INSERT INTO broadcast_recipients (account_id, broadcast_id, contact_id, email_id, marks) VALUES (%s, %s, %s, %s, %s)"
     for contact, marks in zip([*contacts, uuid4()], (1, 48, 0, 0), strict=True):
         await pool.run(recipient, (rig.account_id, draft, contact, uuid4(), marks))
@@ -119,6 +119,7 @@ async def test_the_result_has_figures_recipients_and_providers(pool: Pool) -> No
     bounced = await rig.shown(draft, "/recipients?type=bounced")
     assert "bounced@" in bounced and "clicked@" not in bounced
     assert "No address contains this text" in await rig.shown(draft, "/recipients?type=clicked&q=bounced")
+    assert "fine@" in await rig.shown(draft, "/recipients?q=b%C3%BCcher.example")
     providers = await rig.shown(draft, "/providers")
     assert re.search(r"Gmail</td><td class=\"right\">2</td>", providers) and "Deleted contacts" in providers
     listed = (await rig.browser.get(HOME)).text

@@ -15,6 +15,7 @@ from mailsvc import policy
 from mailsvc.broadcasts.copying import duplicate
 from mailsvc.broadcasts.fanout import CHANNEL, own_values
 from mailsvc.broadcasts.review import domain_of, lacks
+from mailsvc.domains import names
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.operations import PAGING, operation
@@ -205,7 +206,7 @@ class Broadcasts:
         if bounce is not None and kind != "bounced":
             raise invalid("The `bounce_type` parameter can only be given together with `type=bounced`.")
         wanted = parameters.page(request, fields.cursor)
-        found, email = await self._own(request, id), parameters.one(request, "email")[:254].replace("\0", "")
+        found, email = await self._own(request, id), names.searched(parameters.one(request, "email")[:254].replace("\0", ""))
         following: dict[str, str] = {}
         if email:
             rows, edge = await self.context.recipients.search(found.account_id, found.id, kind, wanted, email, bounce)

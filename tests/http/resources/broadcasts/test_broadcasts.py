@@ -192,8 +192,8 @@ async def test_recipients(rig: ApiRig) -> None:
     news = await segment(rig)
     id_ = await create(rig, news, send=True)
     people = {}
-    for number in range(3):
-        email = f"c{number}@example.net"
+    for number, domain in enumerate(("xn--bcher-kva.example", "example.net", "example.net")):
+        email = f"c{number}@{domain}"
         people[email] = (await rig.request("POST", "/contacts", {"email": email})).json["id"]
         email_id = uuid7(rig.site.reactor.seconds())
         row = (rig.account_id, UUID(id_), UUID(people[email]), email_id, number)
@@ -208,8 +208,8 @@ async def test_recipients(rig: ApiRig) -> None:
         assert response.status == 200, response.json
         return [(row["email"], row.get("bounce_type")) for row in response.json["data"]]
 
-    assert await listed("type=sent") == [(f"c{number}@example.net", None) for number in (2, 1, 0)]
-    assert await listed("type=delivered") == [("c2@example.net", None), ("c0@example.net", None)]
+    assert await listed("type=sent") == [(email, None) for email in reversed(people)]
+    assert await listed("type=delivered") == [("c2@example.net", None), ("c0@xn--bcher-kva.example", None)]
     assert await listed("type=bounced") == [("c1@example.net", "permanent")]
     assert await listed("type=bounced&bounce_type=transient") == []
     assert await listed("type=complained") == [("c2@example.net", None)]
@@ -217,9 +217,11 @@ async def test_recipients(rig: ApiRig) -> None:
     assert await listed("type=sent&email=C2@") == [("c2@example.net", None)]
     assert await listed("type=bounced&email=C1@Example.net") == [("c1@example.net", "permanent")]
     assert await listed("type=bounced&email=c2@example.net") == []
+    for written in ("c0@b%C3%BCcher.example", "@b%C3%BCcher.example"):
+        assert await listed(f"type=sent&email={written}") == [("c0@xn--bcher-kva.example", None)]
     first = (await rig.request("GET", f"/broadcasts/{id_}/recipients?type=sent&limit=1")).json
     assert first["has_more"] and first["data"][0]["contact_id"] == people["c2@example.net"]
-    assert await listed(f"type=sent&after={first['data'][0]['id']}") == [("c1@example.net", None), ("c0@example.net", None)]
+    assert await listed(f"type=sent&after={first['data'][0]['id']}") == [("c1@example.net", None), ("c0@xn--bcher-kva.example", None)]
     assert (await rig.request("GET", f"/broadcasts/{id_}/recipients")).json["name"] == "missing_required_field"
     assert (await rig.request("GET", f"/broadcasts/{id_}/recipients?type=sent&bounce_type=transient")).status == 422
 
