@@ -273,10 +273,18 @@ def _checked_path(local: str, domain: str | None) -> Path:
         if local.lower() != "postmaster":  # 5321 §4.1.1.3: the only one that needs no domain
             raise AddressError("The address has no domain.")
         return Path(local)
-    path = Path(local, _literal(domain) if domain.startswith("[") else _ascii_domain(domain))
+    path = Path(_least_quoted(local), _literal(domain) if domain.startswith("[") else _ascii_domain(domain))
     if len(path.address.encode()) > ADDRESS_LIMIT:
         raise AddressError(f"The address is longer than {ADDRESS_LIMIT} bytes.")
     return path
+
+
+def _least_quoted(local: str) -> str:
+    """The shortest form of the same local part (5321 §4.1.2): the suppression list knows an address in this form."""
+    if not local.startswith('"'):
+        return local
+    text = re.sub(r"\\(.)", r"\1", local[1:-1])
+    return text if _DOT_ATOM.fullmatch(text) else '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
 def _literal(text: str) -> str:
