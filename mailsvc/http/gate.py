@@ -25,6 +25,7 @@ MovedTo = Callable[[UUID, float], str | None]  # the cell that an account may ha
 Uploader = Callable[[Headers, str], Awaitable[UUID | None]]  # the account of a page's session, from its headers and the client's address
 
 ADDRESS_MAX = 100  # characters of a text that can be an address, with a zone; longer ones are not kept in memory
+KNOWN = 2.0  # seconds for which the result of looking up a key can be used, as in the cache of keys
 FORM = 1024 * 1024  # bytes of an upload besides the file
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
@@ -126,6 +127,14 @@ class Gate:
         sends = head.method == b"POST" and head.path in caller.SENDING
         most = self.limits.body if sends else self.limits.other_body
         return self._checked(head, Entry(quota, found, self.limits.upload + FORM if _uploads(head) else most))
+
+    async def check_key(self, headers: Headers) -> problem.Problem | None:
+        """What is wrong now with the key of an admitted request. A large body can take more than an hour to arrive."""
+        try:
+            await caller.find(self.keys, caller.bearer(headers, self.well_formed))
+        except problem.Problem as wrong:
+            return wrong
+        return None
 
     async def _page_upload(self, head: Head) -> Entry:
         """A member of an account can send as much as its API keys. Everybody else can send what fits into any form."""

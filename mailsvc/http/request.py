@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http, server
 
-from mailsvc.http.gate import Entry, Gate, Head, too_large
+from mailsvc.http.gate import KNOWN, Entry, Gate, Head, too_large
 from mailsvc.http.problem import JSON, Problem, moved_key, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
 from mailsvc.http.stream import CHUNK, Flow, chunks_of, in_file
@@ -212,7 +212,22 @@ class Request(server.Request):
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         self._whole = True
-        if self.entry is not None or self.problem is not None:
+        if self.problem is None and self.entry is not None and self._may_be_revoked():
+            decision = Deferred.fromCoroutine(self.site.gate.check_key(self.requestHeaders))
+            decision.addErrback(self.site.translated)
+            decision.addCallback(self._checked_again)
+            decision.addErrback(self._defective)
+        elif self.entry is not None or self.problem is not None:
+            self._serve()
+
+    def _may_be_revoked(self) -> bool:
+        """Whether its body took so long that its key may have been revoked meanwhile."""
+        assert self.entry is not None
+        return self.entry.caller is not None and self.channel.site.reactor.seconds() - self.started > KNOWN
+
+    def _checked_again(self, problem: Problem | None) -> None:
+        if not self._disconnected:
+            self.problem = problem
             self._serve()
 
     # The response

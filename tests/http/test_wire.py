@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
 from mailsvc.intake import Admitted
-from tests.http.rig import EMAIL, GOOD, Rig, request
+from tests.http.rig import EMAIL, GOOD, KEYS, Rig, request
 
 MANY = b"POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ms_full\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -239,6 +239,36 @@ def test_body_at_a_fair_pace_can_take_long() -> None:
         rig.clock.advance(2)
         connection.send(b"x" * 999)
     assert connection.responses() == []
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(1, 200), (3, 403)])
+def test_a_key_that_is_revoked_while_the_body_arrives(monkeypatch: pytest.MonkeyPatch, seconds: int, status: int) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    body = json.dumps(GOOD).encode()
+    connection.send(head(f"Content-Length: {len(body)}") + body[:10])
+    monkeypatch.delitem(KEYS, "ms_full")
+    rig.clock.advance(seconds)
+    connection.send(body[10:])
+    [response] = connection.responses()
+    assert (response.status, len(rig.intake.submitted)) == (status, int(status == 200))
+    assert rig.budget.used == 0
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_body_that_arrives_slowly_has_its_key_checked_again(slow: bool) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    body = json.dumps(GOOD).encode()
+    connection.send(head(f"Content-Length: {len(body)}") + body[:10])
+    rig.clock.advance(3)
+    rig.keys.slow = slow
+    connection.send(body[10:] + request("GET", "/healthz"))
+    if slow:
+        assert connection.responses() == []
+        rig.keys.go()
+    assert [response.status for response in connection.responses()] == [200, 200]
+    assert rig.keys.lookups == 2
 
 
 @pytest.mark.parametrize("many", [False, True])
