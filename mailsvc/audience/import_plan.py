@@ -67,11 +67,13 @@ class Plan:
     width: int | None = None
 
     def stored(self) -> dict[str, Any]:
-        return attrs.asdict(self)
+        """Without the width, which an earlier release does not know among the columns."""
+        return attrs.asdict(self, filter=attrs.filters.exclude("width"))
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Plan:
-        return cls(**{**stored, "properties": {number: (at, kind) for number, (at, kind) in stored["properties"].items()}})
+    def of(cls, stored: Mapping[str, Any], width: int | None) -> Plan:
+        properties = {number: (at, kind) for number, (at, kind) in stored["properties"].items()}
+        return cls(**{**stored, "properties": properties, "width": width})
 
 
 @attrs.frozen

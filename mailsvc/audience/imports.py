@@ -55,7 +55,7 @@ class File:
     _line: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._plan = Plan.of(self.one.orders.columns)
+        self._plan = Plan.of(self.one.orders.columns, self.one.orders.width)
         self._position, self._line = self.one.position, self.one.line
 
     async def next(self) -> Batch | None:

@@ -143,6 +143,8 @@ def account_close(settings: Settings, /, account: str, days: int | None, yes: bo
         grace = settings.privacy.grace_days if days is None else days
         at = utc(reactor) + timedelta(days=grace)
         line = by_operator(owner.id, "account closed", f"its data is deleted after {grace} days")
+        if not grace and await closing.moving(owner.id):
+            raise Refused(f"{owner.name} is moving to another cell. Finish or undo that first: `mailsvc cell account-move`.")
         closed = await closing.close(owner.id, at, [line])
         if grace and not closed:
             raise Refused(f"{owner.name} is closed: its data will be deleted on {await closing.closes_at(owner.id):%Y-%m-%d}.")

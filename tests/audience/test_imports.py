@@ -46,7 +46,7 @@ class Importing:
         columns = import_plan.columns(data, ColumnMap(**given), {key: each.type for key, each in known.items()})
         properties = {str(known[key].number): (at, kind) for key, (at, kind) in columns.properties.items()}
         plan = attrs.evolve(columns.plan, properties=properties)
-        orders = Orders(plan.stored(), update, segments, topics)
+        orders = Orders(plan.stored(), update, segments, topics, plan.width)
         return await self.worker.imports.add(self.audience.account, orders, len(data), columns.start, pieces(data))
 
     async def run(self, data: str | bytes, **options: Any) -> Import:

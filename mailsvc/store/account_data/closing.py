@@ -26,7 +26,12 @@ _REOPEN = """
 UPDATE accounts SET closes_at = NULL, closed_at = NULL, suspended_at = nullif(suspended_at, closed_at)
 WHERE id = %(account)s AND closes_at > %(now)s
 """
-_DUE = "SELECT id FROM accounts WHERE closes_at <= %s AND closed_at <= %s ORDER BY closes_at"
+# While an account moves to another cell, its rows are in both.
+_MOVING = "SELECT FROM account_moves WHERE account_id = %s AND phase = 'leaving'"
+_DUE = """
+SELECT id FROM accounts a WHERE closes_at <= %s AND closed_at <= %s
+AND NOT EXISTS (SELECT FROM account_moves m WHERE m.account_id = a.id AND m.phase = 'leaving') ORDER BY closes_at
+"""
 _CLOSING = "SELECT id, closes_at FROM accounts WHERE closes_at IS NOT NULL"
 _CLOSES = "SELECT closes_at FROM accounts WHERE id = %s"
 
@@ -57,6 +62,10 @@ class Closing:
     async def closing(self) -> Mapping[UUID, datetime]:
         """All accounts that are being closed: when their data is deleted."""
         return dict(await self.pool.rows(_CLOSING))
+
+    async def moving(self, account_id: UUID) -> bool:
+        """Whether it moves to another cell, so that it cannot be deleted here."""
+        return len(await self.pool.rows(_MOVING, (account_id,))) > 0
 
     async def due(self) -> Sequence[UUID]:
         """The accounts to delete now. No process accepts mail of them any more, which would stay behind."""

@@ -49,21 +49,23 @@ class RowError:
 
 @attrs.frozen
 class Orders:
-    """What an import does with its rows. `columns`: as audience/import_plan reads them."""
+    """What an import does with its rows. `columns`: as audience/import_plan reads them; `width`: how many the header has."""
 
     columns: Mapping[str, Any]
     update: bool  # contacts that exist already; otherwise they are skipped
     segments: Sequence[UUID]
     topics: Sequence[Choice]
+    width: int | None = None
 
     def stored(self) -> dict[str, Any]:
         topics = [[str(each.topic_id), each.subscribed] for each in self.topics]
-        return {"columns": dict(self.columns), "update": self.update, "segments": list(map(str, self.segments)), "topics": topics}
+        segments = list(map(str, self.segments))
+        return {"columns": dict(self.columns), "update": self.update, "segments": segments, "topics": topics, "width": self.width}
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Orders:
         topics = tuple(Choice(UUID(id_), subscribed) for id_, subscribed in stored["topics"])
-        return cls(stored["columns"], stored["update"], tuple(map(UUID, stored["segments"])), topics)
+        return cls(stored["columns"], stored["update"], tuple(map(UUID, stored["segments"])), topics, stored.get("width"))
 
 
 @attrs.frozen

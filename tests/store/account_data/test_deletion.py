@@ -121,7 +121,14 @@ async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a
     assert len(await pool.rows("SELECT 1 FROM accounts")) == 1
     earlier = Clock()
     earlier.advance(utc(reactor).timestamp() - 4)
-    await Closing(pool, earlier).close(ACCOUNT, utc(earlier), [])
+    closing = Closing(pool, earlier)
+    await closing.close(ACCOUNT, utc(earlier), [])
+    await pool.run("DELETE FROM account_moves")
+    await pool.run("INSERT INTO account_moves (account_id, phase, cell, begun_at) VALUES (%s, 'leaving', 'eu_2', now())", (ACCOUNT,))
+    await service.continue_all()  # half of its rows are in the other cell
+    assert await closing.moving(ACCOUNT) and len(await pool.rows("SELECT 1 FROM accounts")) == 1
+    await pool.run("DELETE FROM account_moves")
+    assert not await closing.moving(ACCOUNT)
     await service.continue_all()
     assert await pool.rows("SELECT 1 FROM accounts") == []
     [entry] = journal.entries()

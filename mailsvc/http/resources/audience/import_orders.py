@@ -35,7 +35,8 @@ class ImportOrders:
             if key not in known:
                 known[key] = await self._define(key, kind)
         properties = {str(known[key].number): (at, known[key].type) for key, (at, _) in columns.properties.items()}
-        return Orders(attrs.evolve(columns.plan, properties=properties).stored(), update, segments, topics)
+        plan = attrs.evolve(columns.plan, properties=properties)
+        return Orders(plan.stored(), update, segments, topics, plan.width)
 
     async def _check(self, segments: Sequence[UUID], topics: Sequence[Choice]) -> None:
         """Segments and topics exist, and need no confirmation, which a file cannot give."""
