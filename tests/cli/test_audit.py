@@ -7,10 +7,20 @@ import json
 from pathlib import Path
 
 import psycopg2
+import pytest
+import pytest_twisted
 
-from tests.cli.test_cli import Command, mailsvc
+from mailsvc.store.postgres.pool import Pool
+from tests.cli.in_process import InProcess
 
-__all__ = ["mailsvc"]
+
+@pytest.fixture
+def mailsvc(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    return InProcess.of(pool, tmp_path, monkeypatch)
+
+
+async def printed(mailsvc: InProcess, *words: str) -> str:
+    return (await mailsvc.prints(*words)).output.strip()
 
 
 def ask(database: str, sql: str) -> object:
@@ -29,53 +39,55 @@ def run(database: str, sql: str) -> None:
     connection.close()
 
 
-def test_the_log_is_verified_and_exported(mailsvc: Command, database: str) -> None:
-    account = mailsvc.prints("account", "create", "Example")
-    mailsvc.prints("key", "create", "--account", account, "--name", "Größe")
-    mailsvc.prints("member", "add", "ann@example.com", "--account", account)
-    exported = [json.loads(line) for line in mailsvc.prints("audit", "export", "--account", "Example").splitlines()]
+@pytest_twisted.ensureDeferred
+async def test_the_log_is_verified_and_exported(mailsvc: InProcess, database: str) -> None:
+    account = await printed(mailsvc, "account", "create", "Example")
+    await printed(mailsvc, "key", "create", "--account", account, "--name", "Größe")
+    await printed(mailsvc, "member", "add", "ann@example.com", "--account", account)
+    exported = [json.loads(line) for line in (await printed(mailsvc, "audit", "export", "--account", "Example")).splitlines()]
     assert [line["action"] for line in exported][-4:] == ["key created", "member added", "sign-in link created", "audit log exported"]
     assert {line["kind"] for line in exported} == {"operator"}
     for line in exported:
         assert hashlib.sha256(bytes.fromhex(line["subject_salt"]) + line["subject"].encode()).hexdigest() == line["subject_hash"]
-    assert mailsvc.prints("audit", "export", "--since", "2100-01-01") == ""
-    assert mailsvc("audit", "verify").stdout == f"{account}  ok  {len(exported) + 1} lines\n"
+    assert await printed(mailsvc, "audit", "export", "--since", "2100-01-01") == ""
+    assert (await mailsvc("audit", "verify")).output == f"{account}  ok  {len(exported) + 1} lines\n"
 
     run(database, "INSERT INTO audit SELECT account_id, gen_random_uuid(), at, NULL, 'ann', '', 'old', '' FROM audit WHERE seq = 1")
-    done = mailsvc("audit", "verify", "--account", "1")
-    assert done.returncode == 1 and "1 lines are not in the chain" in done.stdout and "is not intact" in done.stderr
-    assert mailsvc.prints("audit", "adopt") == f"{account}  1 lines"
-    assert mailsvc("audit", "verify").stdout == f"{account}  ok  {len(exported) + 3} lines\n"
-    assert "anchors are not checked" in mailsvc("audit", "verify").stderr
+    done = await mailsvc("audit", "verify", "--account", "1")
+    assert done.status == 1 and "1 lines are not in the chain" in done.output and "is not intact" in done.messages
+    assert await printed(mailsvc, "audit", "adopt") == f"{account}  1 lines"
+    assert (await mailsvc("audit", "verify")).output == f"{account}  ok  {len(exported) + 3} lines\n"
+    assert "anchors are not checked" in (await mailsvc("audit", "verify")).messages
     run(database, "SET session_replication_role = replica; UPDATE audit SET action = 'x' WHERE seq = 1")
-    done = mailsvc("audit", "verify")
-    assert done.returncode == 1 and "Line 1 was changed" in done.stdout
+    done = await mailsvc("audit", "verify")
+    assert done.status == 1 and "Line 1 was changed" in done.output
 
 
-def test_anchors_show_that_the_log_was_cut(mailsvc: Command, database: str, tmp_path: Path) -> None:
+@pytest_twisted.ensureDeferred
+async def test_anchors_show_that_the_log_was_cut(mailsvc: InProcess, database: str, tmp_path: Path) -> None:
     key, file, public = tmp_path / "audit.pem", tmp_path / "anchors.jsonl", tmp_path / "public.pem"
     for command in ("key", "anchor"):
-        assert "Set it to a file that mailsvc can write" in mailsvc.refuses("audit", command)
+        assert "Set it to a file that mailsvc can write" in await mailsvc.refuses("audit", command)
     mailsvc.config.write_text(mailsvc.config.read_text() + f'[audit]\nsigning_key = "{key}"\nanchor_file = "{file}"\n')
-    public.write_text(mailsvc.prints("audit", "key") + "\n")
-    assert "is not overwritten. To replace the key" in mailsvc.refuses("audit", "key")
-    account = mailsvc.prints("account", "create", "Example")
+    public.write_text(await printed(mailsvc, "audit", "key") + "\n")
+    assert "is not overwritten. To replace the key" in await mailsvc.refuses("audit", "key")
+    account = await printed(mailsvc, "account", "create", "Example")
     for name in "abc":
-        mailsvc.prints("key", "create", "--account", account, "--name", name)
-    mailsvc.prints("audit", "anchor")
+        await printed(mailsvc, "key", "create", "--account", account, "--name", name)
+    await printed(mailsvc, "audit", "anchor")
     assert len(file.read_text().splitlines()) == 1
     lines = ask(database, "SELECT count(*) FROM audit")
-    assert mailsvc.prints("audit", "verify", "--key", str(public)) == f"{account}  ok  {lines} lines, anchored up to line {lines}"
+    assert await printed(mailsvc, "audit", "verify", "--key", str(public)) == f"{account}  ok  {lines} lines, anchored up to line {lines}"
 
     cut = "SET session_replication_role = replica; DELETE FROM audit_details d USING audit a WHERE a.id = d.id AND a.seq > 1; "
     cut += "DELETE FROM audit WHERE seq > 1; UPDATE audit_heads SET seq = 1, hash = (SELECT hash FROM audit)"
     run(database, cut)
-    done = mailsvc("audit", "verify")
-    assert done.returncode == 1 and "The log ends with line 1, but line" in done.stdout
+    done = await mailsvc("audit", "verify")
+    assert done.status == 1 and "The log ends with line 1, but line" in done.output
     run(database, "DELETE FROM audit_anchors")
-    done = mailsvc("audit", "verify")
-    assert "is missing in the database" in done.stdout and "was anchored: the lines after 1 were removed" in done.stdout
+    done = await mailsvc("audit", "verify")
+    assert "is missing in the database" in done.output and "was anchored: the lines after 1 were removed" in done.output
     run(database, "SET session_replication_role = replica; DELETE FROM audit; DELETE FROM audit_heads; DELETE FROM audit_details")
-    assert f"{account}  WRONG  0 lines" in mailsvc("audit", "verify").stdout
+    assert f"{account}  WRONG  0 lines" in (await mailsvc("audit", "verify")).output
     key.write_text("x")
-    assert "has no key" in mailsvc.refuses("audit", "verify")
+    assert "has no key" in await mailsvc.refuses("audit", "verify")

@@ -17,7 +17,6 @@ import pytest
 from click.testing import CliRunner
 from psycopg2.extensions import make_dsn
 
-from mailsvc.cli.account import KINDS
 from mailsvc.cli.main import main
 from mailsvc.store.encryption import key_file
 from mailsvc.store.ids import uuid7
@@ -171,30 +170,6 @@ def test_an_unreachable_database_is_reported_without_secrets(mailsvc: Command) -
     assert "hunter2" not in message
 
 
-def test_an_account_can_keep_data_for_fewer_days_only(mailsvc: Command) -> None:
-    mailsvc.prints("account", "create", "Example Ltd")
-    output = mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3").splitlines()
-    assert {"emails      10 days (default: 30)", "bodies      10 days (default: 30)", "receipts     3 days (default: 30)"} <= set(output)
-    assert "requests    30 days" in output
-    assert [line.split()[0] for line in output] == list(KINDS)  # each has an option
-    message = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
-    assert message == "mailsvc: Data can only be kept for a shorter time than the settings say: retention.bodies is 30 days."
-    assert "default" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")
-
-
-def test_plans_are_set_by_name(mailsvc: Command) -> None:
-    mailsvc.prints("account", "create", "Example Ltd")
-    assert mailsvc.prints("account", "plan", "Example Ltd") == "Example Ltd: no plan, no quota"
-    output = mailsvc.prints("account", "plan", "Example Ltd", "free").splitlines()
-    assert output == ["Example Ltd: free", "day    0 of 100 recipients", "month  0 of 3,000 recipients"]
-    assert "There is no plan 'gold'. The plans are: free, 50k," in mailsvc.refuses("account", "plan", "Example Ltd", "gold")
-    assert mailsvc.prints("account", "plan", "Example Ltd").splitlines() == output
-    assert mailsvc.prints("account", "plan", "Example Ltd", "--reset") == "Example Ltd: no plan, no quota"
-    plans = mailsvc.prints("account", "plans").splitlines()
-    assert len(plans) == 8 and plans[0] == "free         3,000 recipients per month, 100 per day; $0"
-    assert plans[6] == "1500k    1,500,000 recipients per month; no price (published prices: $825 and $1,250)"
-
-
 def test_an_email_is_explained_by_any_of_its_ids(mailsvc: Command, database: str) -> None:
     account, email = mailsvc.prints("account", "create", "Example Ltd"), str(uuid7(time.time()))
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
@@ -231,35 +206,3 @@ def test_the_first_account_is_trusted_and_later_ones_are_limited(mailsvc: Comman
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT trusted_at IS NOT NULL, ramp FROM accounts ORDER BY number")
         assert cursor.fetchall() == [(True, None), (False, 10_000), (True, None)]
-
-
-def test_pools_of_accounts_and_domains_and_what_sources_sent(mailsvc: Command, database: str) -> None:
-    mailsvc.prints("account", "create", "Shop Ltd")
-    mailsvc.prints("domain", "add", "shop.example.com", "--account", "Shop Ltd")
-    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO sources (region, address, pool, since, seen_at, listed, listed_at) VALUES"
-            " ('us-east-1', '192.0.2.1', '', NULL, now(), '{}', NULL),"
-            " ('us-east-1', '192.0.2.2', 'shop', (now() AT TIME ZONE 'UTC')::date - 1, now(), '{}', NULL),"
-            " ('us-east-1', '192.0.2.3', 'shop', '2020-01-01', now() - interval '1 hour', '{list.example}', now())"
-        )
-        cursor.execute(
-            "INSERT INTO source_days VALUES ('us-east-1', '192.0.2.2', 'google', (now() AT TIME ZONE 'UTC')::date, 30, 5),"
-            " ('us-east-1', '192.0.2.1', 'google', (now() AT TIME ZONE 'UTC')::date - 1, 40, 5)"
-        )
-    assert mailsvc.prints("sources", "assign", "shop", "--account", "Shop Ltd") == "Mail of Shop Ltd is sent from the pool shop."
-    assigned = mailsvc("sources", "assign", "letters", "--domain", "shop.example.com")
-    assert (assigned.returncode, assigned.stdout) == (0, "Mail from shop.example.com is sent from the pool letters.\n")
-    assert "has a source address of the pool letters, so this mail waits" in assigned.stderr
-    assert "is not the name of a pool" in mailsvc.refuses("sources", "assign", "Shop!", "--account", "Shop Ltd", status=2)
-    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT action, subject FROM audit_entries WHERE action LIKE 'pool%' ORDER BY id")
-        assert cursor.fetchall() == [("pool assigned", "shop"), ("pool assigned", "letters for shop.example.com")]
-    shown = mailsvc.prints("sources", "list").splitlines()
-    assert shown[:2] == ["192.0.2.1  pool default", "192.0.2.2  pool shop  day 2 of its warm-up  google 30 of 206"]
-    assert re.fullmatch(r"192\.0\.2\.3  pool shop  sends no mail since \S+: on list\.example  no process has it", shown[2])
-    assert shown[3:] == ["pool letters: domain shop.example.com of Shop Ltd", "pool shop: account Shop Ltd"]
-    mailsvc.prints("sources", "unassign", "--account", "Shop Ltd")
-    found = json.loads(mailsvc.prints("sources", "list", "--json"))
-    assert found["sources"][1]["today"] == [{"provider": "google", "emails": 30, "limit": 206}]
-    assert found["pools"] == [{"pool": "letters", "kind": "domain", "name": "shop.example.com", "account": "Shop Ltd"}]

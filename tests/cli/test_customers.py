@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_twisted
 
+from mailsvc.cli.account import KINDS
 from mailsvc.clock import utc
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks
@@ -268,3 +269,29 @@ async def test_an_account_is_deleted_when_no_process_accepts_its_mail_any_more(m
     await mailsvc.prints("account", "close", account, "--days", "0", "--yes")
     assert await keys.find(key) is None
     await process.end()
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_can_keep_data_for_fewer_days_only(mailsvc: InProcess) -> None:
+    await mailsvc.prints("account", "create", "Example Ltd")
+    output = (await mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3")).lines
+    assert {"emails      10 days (default: 30)", "bodies      10 days (default: 30)", "receipts     3 days (default: 30)"} <= set(output)
+    assert "requests    30 days" in output
+    assert [line.split()[0] for line in output] == list(KINDS)  # each has an option
+    message = await mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
+    assert message == "mailsvc: Data can only be kept for a shorter time than the settings say: retention.bodies is 30 days."
+    assert "default" not in (await mailsvc.prints("account", "retention", "Example Ltd", "--reset")).output
+
+
+@pytest_twisted.ensureDeferred
+async def test_plans_are_set_by_name(mailsvc: InProcess) -> None:
+    await mailsvc.prints("account", "create", "Example Ltd")
+    assert (await mailsvc.prints("account", "plan", "Example Ltd")).output == "Example Ltd: no plan, no quota\n"
+    output = (await mailsvc.prints("account", "plan", "Example Ltd", "free")).lines
+    assert output == ["Example Ltd: free", "day    0 of 100 recipients", "month  0 of 3,000 recipients"]
+    assert "There is no plan 'gold'. The plans are: free, 50k," in await mailsvc.refuses("account", "plan", "Example Ltd", "gold")
+    assert (await mailsvc.prints("account", "plan", "Example Ltd")).lines == output
+    assert (await mailsvc.prints("account", "plan", "Example Ltd", "--reset")).output == "Example Ltd: no plan, no quota\n"
+    plans = (await mailsvc.prints("account", "plans")).lines
+    assert len(plans) == 8 and plans[0] == "free         3,000 recipients per month, 100 per day; $0"
+    assert plans[6] == "1500k    1,500,000 recipients per month; no price (published prices: $825 and $1,250)"
