@@ -117,7 +117,7 @@ def ascii_domain(text: str) -> str:
 
 
 def searched(text: str, separators: str = " ,;") -> str:
-    """The same if people search for other texts, too: a word without @ and dot can be a name or a subject, and stays as it is."""
+    """A search with its domains as they are stored. A word without @ and dot can be a name or part of a subject, and stays as it is."""
     if "@" in text and separators:
         return separators[0].join(searched(part, separators[1:]) for part in text.split(separators[0]))
     return ascii_domain(text) if "@" in text or "." in text[1:-1] else text

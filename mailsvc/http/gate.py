@@ -25,7 +25,6 @@ MovedTo = Callable[[UUID, float], str | None]  # the cell that an account may ha
 Uploader = Callable[[Headers, str], Awaitable[UUID | None]]  # the account of a page's session, from its headers and the client's address
 
 ADDRESS_MAX = 100  # characters of a text that can be an address, with a zone; longer ones are not kept in memory
-KNOWN = 2.0  # seconds for which the result of looking up a key can be used, as in the cache of keys
 FORM = 1024 * 1024  # bytes of an upload besides the file
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)

@@ -15,12 +15,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http, server
 
-from mailsvc.http.gate import KNOWN, Entry, Gate, Head, too_large
+from mailsvc.http.gate import Entry, Gate, Head, too_large
 from mailsvc.http.problem import JSON, Problem, moved_key, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
 from mailsvc.http.stream import CHUNK, Flow, chunks_of, in_file
 from mailsvc.runtime.budget import Hold
 from mailsvc.runtime.tracing import Span
+from mailsvc.store.cache import MAX_AGE
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.detach import detached
 
@@ -221,9 +222,9 @@ class Request(server.Request):
             self._serve()
 
     def _may_be_revoked(self) -> bool:
-        """Whether its body took so long that its key may have been revoked meanwhile."""
+        """Whether its body took longer than a key is cached, so that its key may have been revoked meanwhile."""
         assert self.entry is not None
-        return self.entry.caller is not None and self.channel.site.reactor.seconds() - self.started > KNOWN
+        return self.entry.caller is not None and self.channel.site.reactor.seconds() - self.started > MAX_AGE
 
     def _checked_again(self, problem: Problem | None) -> None:
         if not self._disconnected:

@@ -119,7 +119,7 @@ class Share:
         return request.sized(200, page)
 
     async def _when(self, email: EmailView) -> tuple[str, str]:
-        """When the email was or will be sent, if it was or will be: a label and a text."""
+        """A label and a text: when the email was or will be sent, or that it was canceled."""
         if email.last_event == "email.canceled":
             recipients = await self.stored.recipients(email.account_id, email.email_id)
             if all(one.status == "canceled" for one in recipients):

@@ -315,7 +315,7 @@ def _place(wanted: Path) -> tuple[Path, Owner]:
 
 
 def _pid_file(data: Path) -> list[str]:
-    """The lines of postmaster.pid: process ID, data folder, start time, port, socket folder, … None if a power cut has damaged them."""
+    """The lines of postmaster.pid: process ID, data folder, start time, port, socket folder, … Empty if a power cut has damaged it."""
     try:
         lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
     except FileNotFoundError:
