@@ -69,7 +69,7 @@ def _security(host: str, options: DialOptions, roots: str | None) -> tuple[TlsPo
         case "verified":
             return "required", tls.verified(host, roots)
         case "dane":
-            return "required", tls.by_dane(host, options.tlsa, options.names)
+            return "required", tls.by_dane(options.tlsa, options.names)
 
 
 def _why(error: BaseException) -> str:

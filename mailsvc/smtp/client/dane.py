@@ -27,6 +27,7 @@ _MATCH: dict[int, Callable[[bytes], bytes]] = {
     2: lambda data: hashlib.sha512(data).digest(),
 }
 _LENGTH = {1: 32, 2: 64}
+_UNREADABLE = (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError)  # reading a certificate's extensions
 
 
 def usable(record: Tlsa) -> bool:
@@ -114,7 +115,7 @@ def _path_fault(path: Sequence[x509.Certificate], names: Sequence[str], now: dat
 def _is_authority(certificate: x509.Certificate) -> bool:
     try:
         return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
-    except (x509.ExtensionNotFound, ValueError):
+    except _UNREADABLE:
         return False
 
 
@@ -131,7 +132,7 @@ def _is_named(certificate: x509.Certificate, name: str) -> bool:
 def _dns_names(certificate: x509.Certificate) -> Sequence[str]:
     try:
         return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
-    except (x509.ExtensionNotFound, ValueError):
+    except _UNREADABLE:
         return ()
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from ipaddress import ip_address
 
+from cryptography import x509
 from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from service_identity.exceptions import CertificateError, VerificationError
@@ -99,8 +100,11 @@ def verified(host: str, roots: str | None = None) -> ClientTls:
     return ClientTls(_context(verify=True, roots=roots), host, lambda connection: _check_name(connection, host.rstrip(".")))
 
 
-def by_dane(host: str, records: Sequence[Tlsa], names: Sequence[str]) -> ClientTls:
-    """Requires a certificate that matches a TLSA record; public authorities do not matter (7672 §3.1)."""
+def by_dane(records: Sequence[Tlsa], names: Sequence[str]) -> ClientTls:
+    """Requires a certificate that matches a TLSA record; public authorities do not matter (7672 §3.1).
+
+    `names`: what the certificate may be for. The first one is where the records are; the server is asked for its certificate (7672 §8.1).
+    """
 
     def check(connection: SSL.Connection) -> None:
         chain = [certificate.to_cryptography() for certificate in connection.get_peer_cert_chain() or ()]
@@ -108,7 +112,7 @@ def by_dane(host: str, records: Sequence[Tlsa], names: Sequence[str]) -> ClientT
         if fault is not None:
             raise Untrusted(fault)
 
-    return ClientTls(_context(verify=False), host, check)
+    return ClientTls(_context(verify=False), names[0], check)
 
 
 def describe(connection: SSL.Connection) -> str:
@@ -151,7 +155,7 @@ def _check_name(connection: SSL.Connection, host: str) -> None:
             verify_ip_address(connection, host)
         else:
             verify_hostname(connection, host)
-    except (VerificationError, CertificateError) as error:
+    except (VerificationError, CertificateError, x509.DuplicateExtension, ValueError) as error:
         raise Untrusted(f"the certificate is not for {host}") from error
 
 

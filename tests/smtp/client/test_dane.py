@@ -102,6 +102,18 @@ def test_a_trust_anchor_also_requires_the_name() -> None:
     assert fault([record], CHAIN, ["other.example.com", "mx.example.com"], NOW) is None
 
 
+def test_a_certificate_with_an_extension_twice_is_refused() -> None:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Mail")])
+    names, key = x509.GeneralNames([x509.DNSName("mx.example.com")]), ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, NOW - YEAR, NOW + YEAR)
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), False).add_extension(x509.IssuerAlternativeName(names), False)
+    encoded = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER).replace(b"\x55\x1d\x12", b"\x55\x1d\x11")
+    shown = x509.load_der_x509_certificate(encoded)
+    with pytest.raises(x509.DuplicateExtension):
+        _ = shown.extensions
+    assert fault([Tlsa(2, 0, 1, sha256(encoded))], [shown], ["mx.example.com"], NOW) == "the certificate is not for mx.example.com"
+
+
 @pytest.mark.parametrize(
     ("key", "pss"),
     [

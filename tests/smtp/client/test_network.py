@@ -288,11 +288,12 @@ async def test_a_certificate_that_matches_dane(reactor, listener: Listener, cert
     listener.use(certificate, version)
     der = x509.load_pem_x509_certificate(certificate.certificate.read_bytes()).public_bytes(Encoding.DER)
     record = Tlsa(usage, 0, 1, hashlib.sha256(der).digest())
-    options = by_dane("mx.example.org", [record], ["mx.example.org"])
+    options = by_dane([record], ["mx.example.org", "alias.example.net"])
     await mailed(await listener.connect(reactor, tls="required", tls_options=options))
     assert listener.messages == [BODY, BODY]
     listener.commands.clear()
-    other = by_dane("mx.example.org", [Tlsa(usage, 0, 1, b"x" * 32)], ["mx.example.org"])
+    assert options.clientConnectionForTLS(None).get_servername() == b"mx.example.org"
+    other = by_dane([Tlsa(usage, 0, 1, b"x" * 32)], ["mx.example.org"])
     client = await listener.connect(reactor, tls="required", tls_options=other)
     with pytest.raises(TlsFailed, match="no TLSA record matches the server's certificate"):
         await client.ready
