@@ -135,14 +135,16 @@ class OwnReport:
 
 def write(report: OwnReport) -> bytes:
     """The JSON (8460 §4.4)."""
-    kinds = sorted({(row.policy, _policy_domain(row)) for row in report.rows})
+    kinds: dict[tuple[str, str], dict[TlsRow, int]] = {}
+    for row, count in report.rows.items():
+        kinds.setdefault((row.policy, _policy_domain(row)), {})[row] = count
     return orjson.dumps(
         {
             "organization-name": report.organization,
             "date-range": {"start-datetime": f"{report.day}T00:00:00Z", "end-datetime": f"{report.day}T23:59:59Z"},
             "contact-info": report.contact,
             "report-id": report.report_id,
-            "policies": [_policy(report, kind, domain) for kind, domain in kinds],
+            "policies": [_policy(report, *kind, rows) for kind, rows in sorted(kinds.items(), key=lambda item: item[0])],
         }
     )
 
@@ -152,8 +154,7 @@ def _policy_domain(row: TlsRow) -> str:
     return row.host if row.policy == "tlsa" else row.domain
 
 
-def _policy(report: OwnReport, kind: str, domain: str) -> dict[str, object]:
-    rows = {row: count for row, count in report.rows.items() if (row.policy, _policy_domain(row)) == (kind, domain)}
+def _policy(report: OwnReport, kind: str, domain: str, rows: Mapping[TlsRow, int]) -> dict[str, object]:
     failures = {row: count for row, count in rows.items() if row.result != SUCCESS}
     policy: dict[str, object] = {"policy-type": kind, "policy-domain": domain}
     lines = [line.strip() for line in report.sts_policy.splitlines() if line.strip()] if kind == "sts" else []

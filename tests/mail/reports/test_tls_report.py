@@ -62,6 +62,22 @@ def test_the_policy_of_dane_is_that_of_the_mail_server() -> None:
     ]
 
 
+def test_the_report_to_a_domain_with_many_mail_servers_takes_linear_time() -> None:
+    compared = []
+
+    class Counted(str):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    rows = {TlsRow("example.com", "tlsa", Counted(f"mx{number:03}.example.net"), "success"): 1 for number in range(200)}
+    written = tls_report.write(OwnReport("out.example", "tls@out.example", "example.com", date(2026, 6, 1), rows))
+    assert len(json.loads(written)["policies"]) == 200
+    assert len(compared) < 200 * 20
+
+
 def test_failures_without_details_are_counted() -> None:
     policies = [{"policy": {"policy-type": "tlsa", "policy-domain": "MX.example."}, "summary": {"total-failure-session-count": 9}}]
     assert dict(tls_report.read(changed(policies=policies)).rows) == {TlsRow("mx.example", "tlsa", "", "unspecified"): 9}
