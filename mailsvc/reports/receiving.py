@@ -147,7 +147,7 @@ class ReportIntake:
     async def _record(self, domain: Domain, report: AnyReport) -> str:
         """Returns the result, for the counts."""
         now, begins, ends = self._now(), _time(report.begins), _time(report.ends)
-        if not now - self.keep <= begins <= now + EARLY:
+        if begins < now - self.keep or max(begins, ends) > now + EARLY:
             return "untimely"
         if not all(_related(name, domain.name) for name in _about(report)):
             return "foreign"
