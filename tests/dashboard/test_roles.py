@@ -8,10 +8,13 @@ from typing import cast, get_args
 import pytest
 import pytest_twisted
 
-from mailsvc.dashboard.access.routes import opens, roles_with
+from mailsvc.dashboard.access.routes import ROUTES, admits, opens, roles_with
 from mailsvc.dashboard.assembly import NAVIGATION
+from mailsvc.store.broadcasts.broadcasts import Broadcasts
+from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.people.roles import Permission, Role
 from mailsvc.store.postgres.pool import Pool
+from tests.dashboard.emails.test_shared_trial import with_sender
 from tests.dashboard.fixtures import Browser, DashboardRig
 from tests.dashboard.test_signin import with_app
 
@@ -55,6 +58,29 @@ async def test_pages_that_only_change_things_are_not_linked_for_people_who_only_
     assert refused.status == 403 and "It needs: Admin or Developer." in refused.text
     assert ("access denied", "/dashboard/domains") in await rig.audit((await rig.assembly.users.accounts(await user(rig)))[0].account_id)
     assert "looking" not in (await browser.get("/dashboard/settings/profile")).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_page_links_or_has_a_form_for_what_the_role_cannot_do(pool: Pool) -> None:
+    rig, _, account_id = await with_sender(pool)  # which offers a test email
+    domain = await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, date_trunc('hour', now()), %s, 'email.sent', 1)"
+    await pool.run(sql, (account_id, domain.id))
+    await pool.run("UPDATE accounts SET suspended_at = now(), closes_at = now() + interval '1 day' WHERE id = %s", (account_id,))
+    content = Content(name="News", segment_id=None, sender="a@acme.example", subject="News")  # the domain is not verified
+    draft = f"/dashboard/broadcasts/{await Broadcasts(pool, rig.clock).add(account_id, content)}"
+    browser = await rig.inside(ANN)
+    needed = {route.path: route.access for route in ROUTES if route.method == "POST"}
+    roles: tuple[Role, ...] = ("marketing", "read-only")
+    for role in roles:
+        await pool.run("UPDATE members SET role = %s WHERE account_id = %s", (role, account_id))
+        for path in ("/dashboard", "/dashboard/metrics", "/dashboard/settings/smtp", draft, f"{draft}/edit"):
+            shown = (await browser.get(path)).text
+            links = re.findall(r'<a (?!class="btn changes")[^>]*href="(/dashboard[^"]*)"', shown)
+            # A page on which somebody only looks hides its forms, and links of the class `changes`.
+            forms = [] if 'class="main looking"' in shown else re.findall(r'<form method="post" action="([^"]+)"', shown)
+            assert [link for link in links if not opens(role, link)] == [], (role, path)
+            assert [form for form in forms if not admits(role, needed.get(form, "public"))] == [], (role, path)
 
 
 async def user(rig: DashboardRig) -> object:

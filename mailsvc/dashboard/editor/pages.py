@@ -31,7 +31,11 @@ from mailsvc.store.paging import ALL
 BROADCASTS = f"{HOME}/broadcasts"
 EDIT = f"{BROADCASTS}/<text>/edit"
 JSON = "application/json"
-_DONE = {"saved": "Saved.", "restored": "Restored. What was there before is in the list of versions."}
+_DONE = {
+    "saved": "Saved.",
+    "restored": "Restored. What was there before is in the list of versions.",
+    "tested": "The test email was sent.",
+}
 _REFUSED: Mapping[str, tuple[str, str]] = {
     "segment": ("segment", "This segment no longer exists. Choose another one."),
     "topic": ("topic", "This topic no longer exists. Choose another one."),
@@ -157,7 +161,10 @@ class EditorPages:
             if _by_script(request):
                 return _json(request, {"errors": {"test": str(why)}}, 422)
             raise PageError(422, "Not sent", str(why)) from None
-        return _json(request, {"id": str(sent), "to": to}) if _by_script(request) else request.redirect(f"{HOME}/emails/{sent}")
+        seen = request.may("read_mail")
+        if _by_script(request):
+            return _json(request, {"to": to, **({"id": str(sent)} if seen else {})})
+        return request.redirect(f"{HOME}/emails/{sent}") if seen else request.redirect(f"{BROADCASTS}/{broadcast_id}/edit", done="tested")
 
     # Helpers
 

@@ -138,7 +138,7 @@ document.addEventListener("submit", async (event) => {
   try {
     const { ok, answer } = await ask(`${path}/test`, new FormData(event.target));
     tested.textContent = ok ? `Sent to ${answer.to}. ` : `Not sent: ${answer.errors.test}`;
-    if (ok) {
+    if (ok && answer.id) {  // missing for roles that cannot read emails
       const link = document.createElement("a");
       link.href = `/dashboard/emails/${answer.id}`;
       link.textContent = "See what happens to it";

@@ -138,3 +138,19 @@ async def test_only_drafts_of_the_account_are_edited(pool: Pool) -> None:
     await pool.run("UPDATE broadcasts SET status = 'sent'")
     assert (await writer.ann.get(writer.path)).location == f"/dashboard/broadcasts/{writer.id}?done=not-draft"
     assert (await writer.ann.post(f"{writer.path}/save", {"subject": "Late"}, SCRIPT)).status == 409
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_test_leads_to_its_email_only_for_those_who_can_read_emails(pool: Pool) -> None:
+    writer = await Writer.of(pool, html="<p>Hi</p>")
+    await writer.rig.assembly.domains.add(writer.account_id, "acme.example", "us-east-1", [])
+    await writer.rig.assembly.domains.trust(writer.account_id, "acme.example")
+    for email, role, sees in (("dan@example.com", "developer", True), ("mia@example.com", "marketing", False)):
+        await writer.rig.person(email, writer.account_id, role)  # type: ignore[arg-type]
+        browser = await writer.rig.inside(email)
+        await browser.get(writer.path)
+        answer = json.loads((await browser.post(f"{writer.path}/test", {}, SCRIPT)).text)
+        assert (answer["to"], "id" in answer) == (email, sees)
+        shown = await browser.post(f"{writer.path}/test")  # without scripts
+        assert shown.location.startswith("/dashboard/emails/" if sees else f"{writer.path}?done=tested")
+    assert "The test email was sent." in (await browser.get(shown.location)).text
