@@ -19,13 +19,14 @@ from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol
 
 from mailsvc import __version__, clock
-from mailsvc.cli.runner import run_with_database
+from mailsvc.cli.runner import start, with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.monitoring import coordinator, installation, machine, sizes, standbys
 from mailsvc.monitoring import regions as regional
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
+from mailsvc.monitoring.failures import explain
 from mailsvc.monitoring.installation import Facts, Process
 from mailsvc.net.dns import Resolver
 from mailsvc.runtime.database import Database, wrong_keys
@@ -41,10 +42,12 @@ from mailsvc.store.logs.figures import Vitals
 from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.postgres import server_settings
+from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes
 
 PROBE = "gmail.com"
+_NO_DATABASE = "Make sure that Postgres runs and has disk space (its log says), and check database.url."
 _TIMEOUT = 10.0
 _WIDTH = max(map(len, get_args(State)))
 
@@ -71,11 +74,20 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
     if probe is None and not no_probe:
         probe = default_probe(settings)
 
-    async def work(database: Database, reactor: Any) -> None:
-        examined = doctor_for(settings, database.pool, reactor, probe, dnsbls)
-        found.extend(await examined.outside())
+    async def examine(database: Database, reactor: Any) -> None:
+        found.extend(await inside(doctor_for(settings, database.pool, reactor, probe, dnsbls), settings, database, reactor))
+
+    async def work(reactor: Any) -> None:
+        found.extend(await doctor_for(settings, None, reactor, probe, dnsbls).outside())
         found.extend(machine.findings(machine.measure(settings.secrets.key_file.parent), settings))
-        found.extend(await inside(examined, settings, database, reactor))
+        try:
+            await with_database(reactor, settings, examine, checking=False)
+        except Exception as error:
+            why = explain(error)
+            if why is None:
+                raise
+            remedy = _NO_DATABASE if isinstance(error, Unavailable) else "Fix the reported error."
+            found.append(Finding("database", "error", f"{why.rstrip('.')}.", f"{remedy} Nothing else was checked without it."))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
@@ -83,7 +95,7 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
         if any(each.state == "error" for each in found):
             raise SystemExit(1)
 
-    run_with_database(settings, work, checking=False)
+    start(settings, work)
 
 
 def default_probe(settings: Settings) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,10 +12,13 @@ import pytest
 import pytest_twisted
 from twisted.internet.protocol import Factory, Protocol
 
+from mailsvc.cli import runner
 from mailsvc.cli.doctor import doctor_for
 from mailsvc.monitoring.doctor import Finding
 from mailsvc.settings.schema import Settings
+from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
+from tests.cli.in_process import InProcess
 from tests.dnsserver import DnsServer
 
 ADDRESS, OTHER = "198.51.99.10", "198.51.99.11"
@@ -136,3 +140,18 @@ async def test_closed_ports_and_silent_servers_are_found(place: Place) -> None:
     assert found(f"PTR of {ADDRESS}").state == "ok"
     place.dns.silent.add("probe.example")
     assert (await place.find(dns_seconds=0.5))("dns").state == "error"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_machine_is_checked_without_a_database(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doctor = InProcess.of(pool, tmp_path, monkeypatch)
+
+    async def away(*arguments: Any, **named: Any) -> None:
+        raise Unavailable("Connection refused")
+
+    monkeypatch.setattr(runner, "open_database", away)
+    done = await doctor("doctor", "--no-probe", "--json")
+    found = {each["check"]: each for each in done.json}
+    assert done.status == 1 and "disk" in found and list(found)[-1] == "database"
+    assert found["database"]["found"] == "The database cannot be reached: Connection refused."
+    assert "disk space" in found["database"]["remedy"]
