@@ -84,13 +84,13 @@ class Journal:
             return Counter(base64.b64decode(line.split(" ")[2])[0] for line in _lines(fd))
 
     def expire(self, now: datetime) -> int:
-        """Remove entries of erasures that no backup needs any more. Returns how many."""
-        before = (now - timedelta(days=self.days)).date().isoformat()
+        """Remove entries of erasures that no backup needs any more. Returns how many. Damaged lines stay, so that `entries` finds them."""
+        before = (now - timedelta(days=self.days)).date()
         if not self.file.exists():
             return 0
         with self._opened() as fd:
             lines = _lines(fd)
-            kept = [line for line in lines if line.split(" ")[1] >= before]
+            kept = [line for line in lines if not _is_older(line, before)]
             if len(kept) < len(lines):
                 self._replace("".join(f"{line}\n" for line in kept).encode())
             return len(lines) - len(kept)
@@ -134,11 +134,23 @@ class Journal:
             content = orjson.loads(self.encryption.decrypt(base64.b64decode(encoded), UUID(id_)))
             account = None if content["account"] is None else UUID(content["account"])
             return Entry(UUID(id_), date.fromisoformat(day), account, content["email"], content["suppress"])
-        except (ValueError, KeyError, EncryptionError) as error:
-            raise JournalError(
-                f"Line {number} of the erasure journal {self.file} cannot be read: {error} Restore the file, or the encryption keys that "
-                "it was written with; without it, erased data would come back from the backup."
-            ) from None
+        except EncryptionError as error:
+            raise self._unreadable(number, str(error)) from None
+        except (ValueError, KeyError):
+            raise self._unreadable(number) from None
+
+    def _unreadable(self, number: int, why: str = "it is damaged.") -> JournalError:
+        return JournalError(
+            f"Line {number} of the erasure journal {self.file} cannot be read: {why} Restore the file, or the encryption keys that "
+            "it was written with; without it, erased data would come back from the backup."
+        )
+
+
+def _is_older(line: str, before: date) -> bool:
+    try:
+        return date.fromisoformat(line.split(" ")[1]) < before
+    except (ValueError, IndexError):
+        return False
 
 
 def _end(fd: int) -> int:

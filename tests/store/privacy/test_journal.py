@@ -46,6 +46,16 @@ def test_entries_expire_with_the_oldest_backup(journal: Journal) -> None:
     assert [each.id.int for each in journal.entries()] == [2, 3]
 
 
+@pytest.mark.parametrize("line", ["", "damaged", "x 2026-x1-01 AAAA"])
+def test_a_damaged_line_stays_and_is_an_error(journal: Journal, line: str) -> None:
+    journal.add(entry(1, date(2026, 1, 1)))
+    with journal.file.open("a") as file:
+        file.write(f"{line}\n")
+    assert journal.expire(datetime(2026, 1, 12, 12)) == 1 and journal.file.read_text() == f"{line}\n"
+    with pytest.raises(JournalError, match=r"Line 1 of the erasure journal .* cannot be read: it is damaged\. Restore the file"):
+        journal.entries()
+
+
 def test_what_a_crash_cut_off_was_never_begun(journal: Journal) -> None:
     journal.add(entry(1, date(2026, 1, 1)))
     with journal.file.open("ab") as file:
