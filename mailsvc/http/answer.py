@@ -12,10 +12,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
-from werkzeug.routing import BaseConverter
 
 from mailsvc.http import problem
-from mailsvc.http.fixed_routes import Collection
+from mailsvc.http.fixed_routes import Collection, Segment
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 from mailsvc.http.views import View
@@ -73,11 +72,10 @@ def collection(*fixed: str) -> Collection:
     """
     app = Collection()
     app.url_map.merge_slashes = False
+    app.url_map.converters["default"] = Segment
     if fixed:
         excluded = "|".join(map(re.escape, fixed))
-        app.url_map.converters["default"] = type(
-            "Segment", (BaseConverter,), {"regex": rf"(?!(?:{excluded})\Z)[^/]+", "part_isolating": True}
-        )
+        app.url_map.converters["default"] = type("Other", (Segment,), {"regex": rf"(?!(?:{excluded})\Z)[^/]+", "part_isolating": True})
 
     def not_found(collection: Any, request: IRequest, failure: Failure) -> bytes:
         return _problem(request, problem.no_endpoint())

@@ -15,10 +15,18 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from twisted.web.server import NOT_DONE_YET
+from werkzeug.routing import BaseConverter
 
 from mailsvc.http.request import Request
 
 Handler = Callable[[Any], Any]
+
+
+class Segment(BaseConverter):
+    """A placeholder. Its value may contain a slash, as an address can: `FixedRoutes` encodes it for Klein."""
+
+    def to_python(self, value: str) -> str:
+        return value.replace("%2F", "/").replace("%25", "%")
 
 
 class Collection(Klein):
@@ -42,6 +50,8 @@ class FixedRoutes(KleinResource):
         asked = cast(Request, request)
         handler = self._handlers.get((asked.method, asked.path))
         if handler is None:
+            if b"%" in asked.path:  # Klein joins the decoded segments with slashes
+                asked.postpath = [segment.replace(b"%", b"%25").replace(b"/", b"%2F") for segment in asked.postpath or ()]
             return super().render(request)
         result: Deferred[Any] = maybeDeferred(handler, request)
         if not result.called:

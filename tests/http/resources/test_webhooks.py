@@ -213,6 +213,8 @@ async def test_suppressions_are_added_found_and_removed(rig: ApiRig) -> None:
     plus = (await rig.request("POST", "/suppressions", {"email": "a+b@example.net"})).json["id"]
     for path in ("a+b@example.net", "a%2Bb%40example.net"):  # a plus sign in a path is a plus sign
         assert (await rig.request("GET", f"/suppressions/{path}")).json["id"] == plus
+    slash = (await rig.request("POST", "/suppressions", {"email": "a/b@example.net"})).json["id"]
+    assert (await rig.request("DELETE", "/suppressions/a%2Fb%40example.net")).json["id"] == slash
     removed = (await rig.request("DELETE", "/suppressions/ZOE@example.net")).json
     assert (removed["deleted"], removed["origin"], removed["id"]) == (True, "manual", added.json["id"])
     wrong: list[tuple[str, Any]] = [

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import pytest
@@ -60,14 +61,15 @@ async def test_an_import_whatever_the_file_is_called(rig: ApiRig, name: bytes, k
     assert answer.status == 201
 
 
-@pytest.mark.parametrize("ref", ["a+b@example.net", "a%2Bb%40example.net", "a%2bb@example.net"])
+@pytest.mark.parametrize("ref", ["a+b@example.net", "a%2Bb%40example.net", "a%2bb@example.net", "a%2Fb@example.net", "a%252Fb@example.net"])
 @pytest.mark.parametrize("slash", ["", "/"])
 @pytest_twisted.ensureDeferred
 async def test_an_address_in_a_path_raw_or_encoded_with_and_without_a_slash(rig: ApiRig, ref: str, slash: str) -> None:
-    contact, segment = await make(rig, "/contacts", email="a+b@example.net"), await make(rig, "/segments", name="x")
+    contact, segment = await make(rig, "/contacts", email=unquote(ref)), await make(rig, "/segments", name="x")
     assert (await rig.request("PATCH", f"/contacts/{ref}{slash}", {"first_name": "A"})).json["id"] == contact
     assert (await rig.request("POST", f"/contacts/{ref}/segments/{segment}{slash}")).status == 200
     assert (await rig.request("GET", f"/contacts/{ref}/segments{slash}")).json["data"][0]["id"] == segment
+    assert (await rig.request("GET", f"/audiences/{segment}/contacts/{ref}{slash}")).json["id"] == contact
     assert (await rig.request("DELETE", f"/contacts/{ref}{slash}")).json["deleted"] is True
 
 

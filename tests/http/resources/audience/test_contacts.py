@@ -47,10 +47,10 @@ async def test_contact_is_found_by_its_address_however_it_is_written(rig: ApiRig
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
-@pytest.mark.parametrize("ref", ["nobody@example.net", str(UUID(int=1)), "neither", "not an @address", "@"])
+@pytest.mark.parametrize("ref", ["nobody@example.net", str(UUID(int=1)), "neither", "not an @address", "@", "x/segments"])
 @pytest_twisted.ensureDeferred
 async def test_unknown_contact_is_404(rig: ApiRig, method: str, ref: str) -> None:
-    answer = await rig.request(method, f"/contacts/{quote(ref)}", {} if method == "PATCH" else b"")
+    answer = await rig.request(method, f"/contacts/{quote(ref, safe='')}", {} if method == "PATCH" else b"")
     assert (answer.status, answer.json) == (404, {"statusCode": 404, "message": "Contact not found", "name": "not_found"})
 
 
