@@ -20,11 +20,20 @@ from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.contents import GONE, Contents
 from mailsvc.http.views import acknowledged, text
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.net.signed_links import SHARE, SHARE_MAX_SECONDS, Opened, SignedLinks
-from mailsvc.store.mail.emails import Emails, EmailView
+from mailsvc.store.mail.emails import Emails, EmailView, RecipientView
 
 EMPTY = "This email has no text."
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SAME = {"sending": "queued", "uncertain": "delayed", "failed": "bounced", "complained": "delivered"}
+_STATUS = {
+    "queued": "Waiting to be sent",
+    "delayed": "Not delivered yet: delivery is retried",
+    "bounced": "Could not be delivered",
+    "suppressed": "Not sent: the address is suppressed",
+    "canceled": "Canceled before it was sent",
+}
 _DURATION = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)", re.ASCII | re.IGNORECASE)
 
 
@@ -119,13 +128,30 @@ class Share:
         return request.sized(200, page)
 
     async def _when(self, email: EmailView) -> tuple[str, str]:
-        """A label and a text: when the email was or will be sent, or that it was canceled."""
-        if email.last_event == "email.canceled":
-            recipients = await self.stored.recipients(email.account_id, email.email_id)
-            if all(one.status == "canceled" for one in recipients):
-                return "Status", "Canceled before it was sent"
+        """A label and a text: when the email was or will be sent, or why it was not delivered. Nothing shows how it went for a Bcc."""
+        recipients = await self.stored.recipients(email.account_id, email.email_id)
+        named = {_address(text) for text in (*email.to, *email.cc)}
+        visible = [one for one in recipients if one.address.lower() in named]
+        results = {_result(one) for one in visible or recipients}
         at = datetime.strftime((email.scheduled_at or email.created_at).astimezone(UTC), "%Y-%m-%d %H:%M UTC")
-        return "Scheduled for" if email.last_event == "email.scheduled" else "Sent", at
+        if results == {"delivered"}:
+            return "Sent", at
+        if "scheduled" in results:
+            return "Scheduled for", at
+        return "Status", _STATUS[results.pop()] if len(results) == 1 else "Not delivered to every recipient"
+
+
+def _address(text: str) -> str:
+    try:
+        return parse_mailbox(text).address.lower()
+    except AddressError:  # as a client of the relay wrote it
+        return ""
+
+
+def _result(recipient: RecipientView) -> str:
+    """Its state, or the one with the same text. A complaint is private."""
+    lost = recipient.status == "failed" and recipient.reason is None  # its history was deleted
+    return "delivered" if lost else _SAME.get(recipient.status, recipient.status)
 
 
 def _page(email: EmailView, html: str | None, text: str, when: tuple[str, str]) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.net.signed_links import Opened, SignedLinks
+from mailsvc.store.mail.emails import Emails, RecipientView
 from tests.http.api_rig import GOOD, ApiRig
 
 ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))
@@ -144,7 +145,38 @@ async def test_shared_email_shows_when_it_is_sent(rig: ApiRig) -> None:
     assert (await rig.request("POST", f"/emails/{scheduled}/cancel")).status == 200
     canceled = await shared_page(rig, scheduled)
     assert "<dt>Status</dt><dd>Canceled before it was sent</dd>" in canceled and "<dt>Sent</dt>" not in canceled
-    assert "<dt>Sent</dt>" in await shared_page(rig, await sent(rig))
+
+
+@pytest_twisted.ensureDeferred
+async def test_shared_email_shows_whether_it_was_delivered_but_nothing_of_a_bcc(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    email = await sent(rig, to="Zoe <Zoe@example.net>", cc="c@example.net", bcc="b@example.net")
+    assert "<dt>Status</dt><dd>Waiting to be sent</dd>" in await shared_page(rig, email)
+    for states, text in (
+        (("queued", "sending", "bounced"), "Waiting to be sent"),
+        (("uncertain", "delayed", "suppressed"), "Not delivered yet: delivery is retried"),
+        (("bounced", "failed", "queued"), "Could not be delivered"),
+        (("suppressed", "suppressed", "delivered"), "Not sent: the address is suppressed"),
+        (("delivered", "queued", "delivered"), "Not delivered to every recipient"),
+        (("delivered", "complained", "queued"), None),
+        (("history deleted", "delivered", "queued"), None),
+    ):
+        monkeypatch.setattr(Emails, "recipients", as_if(("Zoe@example.net", "c@example.net", "b@example.net"), states))
+        page = await shared_page(rig, email)
+        assert ("<dt>Sent</dt>" in page) == (text is None) and (text is None or f"<dt>Status</dt><dd>{text}</dd>" in page), states
+    monkeypatch.setattr(Emails, "recipients", as_if(("list-member@example.net",), ("bounced",)))
+    assert "Could not be delivered" in await shared_page(rig, email)  # its recipients are in neither To nor Cc
+
+
+def as_if(addresses: tuple[str, ...], states: tuple[str, ...]) -> Any:
+    async def recipients(*_: Any) -> list[RecipientView]:
+        return [
+            RecipientView(number, address, state, "reason", None, 1, None)
+            if state != "history deleted"
+            else RecipientView(number, address, "failed", None, None, 0, None)
+            for number, (address, state) in enumerate(zip(addresses, states, strict=True))
+        ]
+
+    return recipients
 
 
 @pytest_twisted.ensureDeferred
