@@ -5,7 +5,7 @@ Counting: quota. Holds and ramps: abuse. Each process that accepts mail runs thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +27,7 @@ from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.plans import WORDS, Plans, ends
 from mailsvc.store.people.abuse import AbuseStore
 from mailsvc.store.people.operator_alerts import AlertStore
-from mailsvc.store.people.quota import Near, Quota
+from mailsvc.store.people.quota import Near, Period, Quota
 from mailsvc.store.postgres.pool import Pool
 
 EVERY = 30.0  # seconds
@@ -44,11 +44,14 @@ class Warnings:
     store: Quota
     mail: Mail
     clock: Any
+    limits: Callable[[str | None, int | None], Mapping[Period, int]]  # of a plan and a ramp
     near: Sequence[Near] = attrs.field(default=(), init=False)  # as of the last check
 
     async def send_due(self) -> None:
         now = utc(self.clock)
-        self.near = await self.store.near(plans.begins("day", now), plans.begins("month", now), LEVELS[0])
+        found = await self.store.near(plans.begins("day", now), plans.begins("month", now), LEVELS[0])
+        # Until the next lease, the others have the limit of a former plan.
+        self.near = [near for near in found if self.limits(near.plan, near.ramp).get(near.period) == near.most]
         for near in self.near:
             level = reached(near)
             if near.warned < level and await self._warn(near, level, now):
@@ -96,7 +99,7 @@ class Accounting:
         watch = AbuseWatch(AbuseStore(pool), mail, clock, rules, to)
         alerts = OperatorAlerts(AlertStore(pool), mail, clock, to)
         quotas, notices = Quotas(store, clock, plans.load(settings), settings.default), AccessNotices.of(pool, clock, mail)
-        return cls(quotas, Warnings(store, mail, clock), watch, alerts, notices)
+        return cls(quotas, Warnings(store, mail, clock, quotas.limits), watch, alerts, notices)
 
     def start(self, clock: Any, opened: Opened) -> None:
         """Started before the listeners, so that unused quota is returned after they are closed."""

@@ -97,6 +97,7 @@ async def test_admins_are_notified_again_about_the_quota_of_a_larger_plan(pool: 
     accounting = Accounting.of(pool, clock, Plans(), mail, Abuse())
 
     async def used(plan: str, count: int) -> None:
+        await accounting.warnings.store.plan(account.id, plan)
         await accounting.quotas.take(account.id, plan, count)
         await accounting.quotas.give_back(idle=0.0)
         await accounting.warnings.send_due()
@@ -112,10 +113,25 @@ async def test_admins_are_notified_again_about_the_quota_of_a_larger_plan(pool: 
     assert ["of the 50,000" in text for _, _, text in mail.sent.values()] == [False, True, False]
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_limit_that_the_account_no_longer_has_is_not_warned_about(pool: Pool) -> None:
+    clock, mail = Clock(), Mail()
+    clock.advance(NOW.timestamp())
+    account = await Accounts(pool, clock).create("Acme", notify="office@acme.example")
+    accounting = Accounting.of(pool, clock, Plans(default="free"), mail, Abuse())
+    await accounting.quotas.take(account.id, None, 90)
+    await accounting.warnings.store.plan(account.id, "50k")  # without a daily limit
+    await accounting.warnings.send_due()
+    assert mail.sent == {} and accounting.warnings.near == []
+    await accounting.warnings.store.plan(account.id, None)
+    await accounting.warnings.send_due()
+    assert len(mail.sent) == 1
+
+
 async def _warned(pool: Pool, account_id: UUID) -> Any:
     [(warned,)] = await pool.rows("SELECT warned FROM quota WHERE account_id = %s AND period = 'day'", (account_id,))
     return warned
 
 
 def test_a_near_account_has_its_admins_as_they_are() -> None:
-    assert Near(UUID(int=1), 1, "x", "day", NOW.date(), 1, 2, 0, ["a"]).admins == ("a",)  # type: ignore[arg-type]
+    assert Near(UUID(int=1), 1, "x", "day", NOW.date(), 1, 2, 0, ["a"], None, None).admins == ("a",)  # type: ignore[arg-type]

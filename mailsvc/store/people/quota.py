@@ -50,6 +50,8 @@ _NEAR = Columns.of(
          WHERE m.account_id = q.account_id AND m.role = 'admin'),
         array_remove(ARRAY[a.notify], NULL)
     )""",
+    plan="a.plan",
+    ramp="a.ramp",
 )
 NEAR = f"""
 SELECT {_NEAR}
@@ -64,7 +66,10 @@ PLAN = "UPDATE accounts SET plan = %s WHERE id = %s"
 
 @attrs.frozen
 class Near:
-    """An account that has used most or all of a quota. `admins`: the addresses to notify."""
+    """An account that has used most or all of a quota. `admins`: the addresses to notify.
+
+    `most`: the limit as of the latest lease. `plan`, `ramp`: the limit may be another one since.
+    """
 
     account_id: UUID
     number: int
@@ -75,6 +80,8 @@ class Near:
     most: int
     warned: int
     admins: tuple[str, ...] = attrs.field(converter=tuple)
+    plan: str | None
+    ramp: int | None
 
 
 @attrs.define(eq=False)
