@@ -9,11 +9,13 @@ from typing import Any
 
 import psycopg2
 import pytest
+import pytest_twisted
 from click.testing import CliRunner
 
 from mailsvc.cli import access
 from mailsvc.cli.access import operator
 from mailsvc.cli.main import main
+from tests.cli.in_process import InProcess
 from tests.cli.test_cli import Command
 from tests.cli.test_privacy import fill_encrypted, mailsvc
 from tests.store.fixtures import ACCOUNT
@@ -47,7 +49,8 @@ def filled(database: str) -> str:
     return str(email_id)
 
 
-def test_content_is_shown_during_an_access_only(mailsvc: Command, database: str, tmp_path: Path) -> None:
+@pytest_twisted.ensureDeferred
+async def test_content_is_shown_during_an_access_only(mailsvc: InProcess, database: str, tmp_path: Path) -> None:
     email_id = filled(database)
     archive = tmp_path / "zoe.zip"
     commands = (
@@ -56,33 +59,34 @@ def test_content_is_shown_during_an_access_only(mailsvc: Command, database: str,
         ("privacy", "export", CANARY, "--account", str(ACCOUNT), "--output", str(archive)),
     )
     for words in commands:
-        assert f"Open one: mailsvc account access {ACCOUNT} --reason TEXT" in mailsvc.refuses(*words), words
+        assert f"Open one: mailsvc account access {ACCOUNT} --reason TEXT" in await mailsvc.refuses(*words), words
     assert actions(database) == [] and not archive.exists()
 
-    opened = mailsvc.prints("account", "access", str(ACCOUNT), "--reason", " Ticket 7:\nno body ", "--as", "Ann")
+    opened = await mailsvc.printed("account", "access", str(ACCOUNT), "--reason", " Ticket 7:\nno body ", "--as", "Ann")
     assert opened.startswith("You have access to the content of ")
-    assert "There is an open access" in mailsvc.refuses("account", "access", str(ACCOUNT), "--reason", "more")
-    assert mailsvc.prints("email", "show", email_id) == MESSAGE.decode().replace("\r\n", "\n").strip()
+    assert "There is an open access" in await mailsvc.refuses("account", "access", str(ACCOUNT), "--reason", "more")
+    assert await mailsvc.printed("email", "show", email_id) == MESSAGE.decode().strip()
     for words in commands[1:]:
-        mailsvc.prints(*words)
+        await mailsvc.printed(*words)
     with zipfile.ZipFile(archive) as file:
         assert json.loads(file.read("manifest.json"))["account_id"] == str(ACCOUNT)
 
-    listed = mailsvc.prints("account", "access", str(ACCOUNT), "--list").splitlines()
+    listed = (await mailsvc.printed("account", "access", str(ACCOUNT), "--list")).splitlines()
     assert "  open until " in listed[0] and listed[0].endswith("Ticket 7: no body") and "Ann (" in listed[0]
     assert [line.split("  ")[-1] for line in listed[1:]] == ["address exported", "account exported", f"email read {email_id}"]
-    mailsvc.prints("account", "access", str(ACCOUNT), "--end")
-    assert "no open access" in mailsvc.refuses("account", "access", str(ACCOUNT), "--end")
+    await mailsvc.printed("account", "access", str(ACCOUNT), "--end")
+    assert "no open access" in await mailsvc.refuses("account", "access", str(ACCOUNT), "--end")
     written = [action for action, _ in actions(database)]
     assert written == ["access to content opened", "email read", "account exported", "address exported", "access to content ended"]
     assert rows(database, f"SELECT 1 FROM audit_entries WHERE subject = '{email_id}' AND action = 'email read'")
 
 
-def test_content_that_is_gone_is_not_recorded_as_read(mailsvc: Command, database: str) -> None:
+@pytest_twisted.ensureDeferred
+async def test_content_that_is_gone_is_not_recorded_as_read(mailsvc: InProcess, database: str) -> None:
     email_id = filled(database)
     rows(database, "DELETE FROM messages")
-    mailsvc.prints("account", "access", str(ACCOUNT), "--reason", "Ticket 7")
-    assert mailsvc.refuses("email", "show", email_id) == f"mailsvc: The content of the email {email_id} is no longer stored."
+    await mailsvc.printed("account", "access", str(ACCOUNT), "--reason", "Ticket 7")
+    assert await mailsvc.refuses("email", "show", email_id) == f"mailsvc: The content of the email {email_id} is no longer stored."
     assert [action for action, _ in actions(database)][-1] == "access to content opened"
 
 

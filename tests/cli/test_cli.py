@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.cli.main import main
 from mailsvc.store.encryption import key_file
-from mailsvc.store.ids import uuid7
 from tests.cli.groups import commands_of
 
 ROOT = Path(__file__).parents[2]
@@ -114,23 +111,6 @@ def test_commands_work_before_the_first_start(tmp_path: Path, postgres: str, adm
         administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_missing_object_is_reported(mailsvc: Command) -> None:
-    message = mailsvc.refuses("key", "create", "--account", "Nobody")
-    assert message == "mailsvc: No account is called 'Nobody'. `mailsvc account list` shows all accounts."
-    account = mailsvc.prints("account", "create", "Twice")
-    mailsvc.prints("account", "create", "Twice")
-    assert "2 accounts are called 'Twice'" in mailsvc.refuses("key", "create", "--account", "Twice")
-    assert "has no domain example.com" in mailsvc.refuses("domain", "trust", "example.com", "--account", account)
-    assert "'no domain' is not a valid sending domain" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
-    mailsvc.prints("domain", "add", "example.com", "--account", account)
-    assert "The account already has the domain example.com." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
-
-
-def test_trust_needs_the_setting(mailsvc: Command) -> None:
-    mailsvc.write(allow_trust=False)
-    assert "domains.allow_trust is false" in mailsvc.refuses("domain", "trust", "example.com", "--account", "1")
-
-
 def test_a_wrong_command_or_setting_is_reported(mailsvc: Command) -> None:
     assert "No such command" in mailsvc.refuses("acount", status=2)
     mailsvc.config.write_text("[database]\nurll = 'x'\n")
@@ -168,41 +148,3 @@ def test_an_unreachable_database_is_reported_without_secrets(mailsvc: Command) -
     message = mailsvc.refuses("account", "create", "x")
     assert message.startswith("mailsvc: The database cannot be reached:")
     assert "hunter2" not in message
-
-
-def test_an_email_is_explained_by_any_of_its_ids(mailsvc: Command, database: str) -> None:
-    account, email = mailsvc.prints("account", "create", "Example Ltd"), str(uuid7(time.time()))
-    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO emails (account_id, email_id, created_at, source, domain_id, message_id, sender, to_, cc, bcc, reply_to,"
-            " recipients, subject, size, bulk) VALUES (%s, %s, now(), 'smtp', %s, '<1@example.com>', 'a@example.com',"
-            " '{b@example.net}', '{}', '{}', '{}', '{b@example.net}', 'Hello', 100, false)",
-            (account, email, account),
-        )
-        cursor.execute(
-            "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at,"
-            " expires_at, reason) VALUES (%s, 0, %s, %s, 'r', 'b@example.net', 'mx.example.net', 'delayed', false,"
-            " now() + interval '1 hour', now() + interval '1 day', '451 Later')",
-            (email, account, account),
-        )
-    story = mailsvc.prints("explain", f"{email}/1")
-    assert "over SMTP for the account Example Ltd (number 1)." in story
-    assert "It is from “a@example.com”, 100 bytes." in story
-    mailsvc.prints("account", "access", account, "--reason", "Ticket 7")
-    assert "It is from “a@example.com” with the subject “Hello”, 100 bytes." in mailsvc.prints("explain", email)
-    assert f"b@example.net ({email}/1)" in story
-    assert re.search(
-        r"  It is not delivered yet\. 451 Later\. The next attempt is at \d{4}-\S+ \S+ UTC \(in (1 hour|59 minutes)\)\. ", story
-    )
-    story = json.loads(mailsvc.prints("explain", "<1@example.com>", "--json"))
-    assert (story["id"], [(each["id"], each["status"]) for each in story["recipients"]]) == (email, [(f"{email}/1", "delayed")])
-    assert mailsvc.refuses("explain", f"{email}/2") == f"mailsvc: The email {email} has no recipient 2."
-    assert "is neither an email's ID" in mailsvc.refuses("explain", "nonsense")
-
-
-def test_the_first_account_is_trusted_and_later_ones_are_limited(mailsvc: Command, database: str) -> None:
-    for words in (["Our own"], ["A customer"], ["A friend", "--trusted"]):
-        mailsvc.prints("account", "create", *words)
-    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT trusted_at IS NOT NULL, ramp FROM accounts ORDER BY number")
-        assert cursor.fetchall() == [(True, None), (False, 10_000), (True, None)]

@@ -295,3 +295,30 @@ async def test_plans_are_set_by_name(mailsvc: InProcess) -> None:
     plans = (await mailsvc.prints("account", "plans")).lines
     assert len(plans) == 8 and plans[0] == "free         3,000 recipients per month, 100 per day; $0"
     assert plans[6] == "1500k    1,500,000 recipients per month; no price (published prices: $825 and $1,250)"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_missing_object_is_reported(mailsvc: InProcess) -> None:
+    message = await mailsvc.refuses("key", "create", "--account", "Nobody")
+    assert message == "mailsvc: No account is called 'Nobody'. `mailsvc account list` shows all accounts."
+    account = await mailsvc.printed("account", "create", "Twice")
+    await mailsvc.printed("account", "create", "Twice")
+    assert "2 accounts are called 'Twice'" in await mailsvc.refuses("key", "create", "--account", "Twice")
+    assert "has no domain example.com" in await mailsvc.refuses("domain", "trust", "example.com", "--account", account)
+    assert "'no domain' is not a valid sending domain" in await mailsvc.refuses("domain", "add", "no domain", "--account", account)
+    await mailsvc.printed("domain", "add", "example.com", "--account", account)
+    assert "The account already has the domain example.com." in await mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_first_account_is_trusted_and_later_ones_are_limited(mailsvc: InProcess, pool: Pool) -> None:
+    for words in (["Our own"], ["A customer"], ["A friend", "--trusted"]):
+        await mailsvc.printed("account", "create", *words)
+    limits = await pool.rows("SELECT trusted_at IS NOT NULL, ramp FROM accounts ORDER BY number")
+    assert limits == [(True, None), (False, 10_000), (True, None)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_trust_needs_the_setting(mailsvc: InProcess) -> None:
+    mailsvc.config.write_text(mailsvc.config.read_text().replace("allow_trust = true", "allow_trust = false"))
+    assert "domains.allow_trust is false" in await mailsvc.refuses("domain", "trust", "example.com", "--account", "1")

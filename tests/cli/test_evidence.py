@@ -8,23 +8,30 @@ import json
 import zipfile
 from pathlib import Path
 
+import pytest
+import pytest_twisted
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from mailsvc import __version__
-from tests.cli.test_cli import Command, mailsvc
+from mailsvc.store.postgres.pool import Pool
+from tests.cli.in_process import InProcess
 
-__all__ = ["mailsvc"]
+
+@pytest.fixture
+def mailsvc(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    return InProcess.of(pool, tmp_path, monkeypatch)
 
 
-def test_the_archive_has_what_an_auditor_asks_for_and_no_secrets(mailsvc: Command, tmp_path: Path) -> None:
+@pytest_twisted.ensureDeferred
+async def test_the_archive_has_what_an_auditor_asks_for_and_no_secrets(mailsvc: InProcess, tmp_path: Path) -> None:
     key, file = tmp_path / "audit.pem", tmp_path / "evidence.zip"
     more = f'[audit]\nsigning_key = "{key}"\n[metrics]\ntoken = "a-secret-of-the-operator"\n'
     mailsvc.config.write_text(mailsvc.config.read_text() + more)
-    public = load_pem_public_key((mailsvc.prints("audit", "key") + "\n").encode())
-    account = mailsvc.prints("account", "create", "Example")
-    mailsvc.prints("key", "create", "--account", account, "--name", "Shop", "--days", "30")
-    mailsvc.prints("account", "access", account, "--reason", "Ticket 7")
-    mailsvc.prints("evidence", "--since", "2020-01-01", "--output", str(file))
+    public = load_pem_public_key((await mailsvc.printed("audit", "key") + "\n").encode())
+    account = await mailsvc.printed("account", "create", "Example")
+    await mailsvc.printed("key", "create", "--account", account, "--name", "Shop", "--days", "30")
+    await mailsvc.printed("account", "access", account, "--reason", "Ticket 7")
+    await mailsvc.printed("evidence", "--since", "2020-01-01", "--output", str(file))
     with zipfile.ZipFile(file) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
 
@@ -46,4 +53,4 @@ def test_the_archive_has_what_an_auditor_asks_for_and_no_secrets(mailsvc: Comman
     assert f"{account},operator,key created,1" in content["audit/entries.csv"].decode().splitlines()
     names = {each["name"] for each in json.loads(content["sbom.cdx.json"])["components"]}
     assert {"twisted", "cryptography", "CPython"} <= names
-    assert "exists" in mailsvc("evidence", "--since", "2020-01-01", "--output", str(file)).stderr
+    assert "exists" in (await mailsvc("evidence", "--since", "2020-01-01", "--output", str(file))).messages
