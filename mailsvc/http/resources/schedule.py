@@ -19,7 +19,7 @@ _MONTH = (
     r"|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
 _NUMBER = r"(?:[12]\d|3[01]|0?[1-9])(?:st|nd|rd|th)?"
-_DATE = rf"(?:{_MONTH} {_NUMBER}|{_NUMBER} {_MONTH})(?: \d{{4}})?|\d{{4}}-\d\d-\d\d"
+_DATE = rf"(?:{_MONTH} {_NUMBER}|{_NUMBER} {_MONTH})(?:,? \d{{4}})?|\d{{4}}-\d\d-\d\d"
 _DAY = rf"(?:today|tomorrow|(?:next |this )?{_WEEKDAY}|{_DATE})"
 _TIME = r"(?:(?:1[0-2]|0?[1-9])(?::[0-5]\d){0,2} ?[ap]m|(?:[01]?\d|2[0-3])(?::[0-5]\d){1,2}|noon|midnight)"
 
@@ -69,6 +69,7 @@ def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> dateti
 
 def _iso(text: str) -> datetime | None:
     """ISO 8601. Without an offset it is UTC."""
+    text = text.upper()  # 3339 §5.6: "t" and "z" can be in lower case
     if not _ISO.match(text):
         return None
     try:
@@ -92,7 +93,7 @@ def _english(text: str, now: datetime) -> datetime:
             raise Unreadable('must be an ISO 8601 time or an English one, such as "in 1 min" or "tomorrow at 9am"')
         zone = ZoneInfo(_ZONES[found["zone"]]) if found["zone"] else UTC
         time = found["time"] or found["only"] or "00:00"
-        day = found["day"] or found["then"] or ""
+        day = (found["day"] or found["then"] or "").replace(",", "").removesuffix("rs")  # dateparser does not know "thurs"
         plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
     at = _understood(plain, now, zone)
     if not day.removeprefix("this ").startswith(_WEEKDAYS):
