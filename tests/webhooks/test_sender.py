@@ -289,7 +289,7 @@ def test_an_answer_that_cannot_be_read_is_a_failed_attempt_on_the_usual_schedule
     rig.add(1, "odd", 1)
     rig.answers["odd"] = UnicodeDecodeError("ascii", b"\xff", 0, 1, "odd")
     rig.posts.startService()
-    rig.run(200_000)
+    rig.run(sum(Limits().schedule) + 5000)
     waits = [round(b - a) for a, b in pairwise(rig.at("odd"))]
     assert len(waits) == 7 and all(abs(got - due) <= 2 for got, due in zip(waits, Limits().schedule, strict=True))
     assert {posted.status for posted in rig.posted} == {0}
