@@ -49,7 +49,9 @@ def queue_list(settings: Settings, as_json: bool) -> None:
         click.echo(json.dumps(answer, indent=2))
         return
     for each in answer["destinations"]:
-        click.echo(_line(each))
+        click.echo(
+            _line(each) if each["name"] != holds.EVERYTHING else f"All mail is on hold until `mailsvc queue release`: {each['reason']}"
+        )
     for each in answer["paused_accounts"]:
         click.echo(f"account {each['account']}  {each['reason']}  until {each['until']}")
     if not answer["destinations"]:

@@ -16,7 +16,7 @@ from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import INSTALLATION, Line, by_operator
 from mailsvc.store.queue.claims import Queue
-from mailsvc.store.queue.holds import FOREVER
+from mailsvc.store.queue.holds import EVERYTHING, FOREVER
 from mailsvc.store.queue.operator import Operating
 
 
@@ -68,7 +68,8 @@ class OperatorCommands:
         for each in await self.operating.destinations(self.region, now):
             shown: dict[str, object] = attrs.asdict(each)
             shown["oldest_seconds"] = None if each.oldest is None else max(0.0, round(self.seconds() - each.oldest, 1))
-            shown["until"] = _until(each.until)
+            stopped = each.next_at is not None and each.next_at.year == FOREVER.year  # all mail there, by account or email
+            shown["until"] = _until(each.until or (each.next_at if stopped else None))
             shown["reason"] = each.reason or _why(each.sending, each.queued + each.delayed + each.uncertain, each.next_at, now)
             destinations.append(shown | {"lane": live.get(each.name)})
         paused = await self.operating.pauses(now)
@@ -142,6 +143,8 @@ class OperatorCommands:
 
     async def _destinations(self, text: str) -> Sequence[str]:
         """The destinations that the operator means. Raises Refused."""
+        if text == EVERYTHING:
+            raise Refused(f"{text!r} stands for all mail. `mailsvc queue hold` holds it, and `mailsvc queue release` ends that.")
         known = await self.operating.destination_names(self.region)
         if self.delivery is None:  # this process knows no routes
             if text not in known:

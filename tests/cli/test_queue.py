@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
+from mailsvc.cli import queue
 from mailsvc.cli.queue import _line
 
 EMPTY = {"queued": 0, "delayed": 0, "uncertain": 0, "sending": 0, "scheduled": 0, "oldest_seconds": None, "until": None, "next_at": None}
@@ -24,3 +28,10 @@ def test_the_rate_after_a_throttling_reply_is_shown() -> None:
 def test_what_waits_for_a_source_says_until_when() -> None:
     shown = line(None, queued=3, reason="Source warm-up: …", until="2026-11-23T00:00:00+00:00")
     assert shown == "big/mx.big.example  3 queued  Source warm-up: …  until 2026-11-23T00:00:00+00:00"
+
+
+def test_a_hold_of_all_mail_names_the_command_that_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {"name": "*", "lane": None, "reason": "Held by the operator."} | EMPTY | {"until": "resumed"}
+    monkeypatch.setattr(queue, "_send", lambda *arguments: {"destinations": [held], "paused_accounts": []})
+    done = CliRunner().invoke(queue.queue_list, [])
+    assert done.stdout == "All mail is on hold until `mailsvc queue release`: Held by the operator.\n"

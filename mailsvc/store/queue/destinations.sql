@@ -1,15 +1,22 @@
 -- One scan of the region's queue. A destination without waiting mail is listed while it is held.
+-- The reason of an account's pause is shown if all mail there waits for such a pause; otherwise it says nothing about the destination.
 WITH counted AS (
-    SELECT destination AS name,
-           count(*) FILTER (WHERE lease IS NULL AND status = 'queued') AS queued,
-           count(*) FILTER (WHERE lease IS NULL AND status = 'delayed') AS delayed,
-           count(*) FILTER (WHERE lease IS NULL AND status = 'uncertain') AS uncertain,
-           count(*) FILTER (WHERE lease IS NOT NULL) AS sending,
-           count(*) FILTER (WHERE status = 'scheduled') AS scheduled,
-           min(email_id::text COLLATE "C") FILTER (WHERE status <> 'scheduled') AS oldest,
-           min(next_at) FILTER (WHERE lease IS NULL AND status <> 'scheduled') AS next_at,
-           max(reason COLLATE "C") FILTER (WHERE lease IS NULL AND reason IS NOT NULL AND status <> 'scheduled') AS own
-    FROM queue WHERE region = %(region)s GROUP BY destination
+    SELECT q.destination AS name,
+           count(*) FILTER (WHERE q.lease IS NULL AND q.status = 'queued') AS queued,
+           count(*) FILTER (WHERE q.lease IS NULL AND q.status = 'delayed') AS delayed,
+           count(*) FILTER (WHERE q.lease IS NULL AND q.status = 'uncertain') AS uncertain,
+           count(*) FILTER (WHERE q.lease IS NOT NULL) AS sending,
+           count(*) FILTER (WHERE q.status = 'scheduled') AS scheduled,
+           min(q.email_id::text COLLATE "C") FILTER (WHERE q.status <> 'scheduled') AS oldest,
+           min(q.next_at) FILTER (WHERE q.lease IS NULL AND q.status <> 'scheduled') AS next_at,
+           coalesce(
+               max(q.reason COLLATE "C") FILTER (
+                   WHERE q.lease IS NULL AND q.reason IS NOT NULL AND q.status <> 'scheduled' AND p.account_id IS NULL),
+               CASE WHEN bool_and(p.account_id IS NOT NULL) FILTER (WHERE q.lease IS NULL AND q.status <> 'scheduled')
+                    THEN max(p.reason COLLATE "C") FILTER (WHERE q.lease IS NULL AND q.status <> 'scheduled') END) AS own
+    FROM queue q
+    LEFT JOIN account_pauses p ON p.account_id = q.account_id AND p.until > %(now)s AND p.until >= q.next_at
+    WHERE q.region = %(region)s GROUP BY q.destination
 ), held AS (
     SELECT name, state, reason, least(until, '9999-12-31 23:59:59.999999+00') AS until, failures
     FROM destinations WHERE region = %(region)s AND until > %(now)s

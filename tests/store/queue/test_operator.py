@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 import pytest_twisted
+from twisted.internet.task import Clock
 
+from mailsvc.accounts.onboarding import Refused
+from mailsvc.monitoring.operator_commands import OperatorCommands
 from mailsvc.outcome import Deferred, Uncertain
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.queue.claims import FOREVER, Slowdown
 from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.settle import RecipientOutcome
@@ -160,3 +165,20 @@ async def test_mta_sts_policies_and_tls_counts_are_stored(store: StoreRig) -> No
     await records.add({key: 3, (*key[:4], "certificate-expired"): 1})
     rows = await store.pool.rows("SELECT result, sessions FROM tls_results ORDER BY result")
     assert rows == [("certificate-expired", 1), ("success", 5)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_pause_of_an_account_is_shown_if_all_mail_for_a_destination_waits_for_it(store: StoreRig) -> None:
+    await store.accept(email(), email(account_id=OTHER))
+    clock = Clock()
+    clock.advance(NOW.timestamp())
+    commands = OperatorCommands(store.queue, Operating(store.pool), REGION, clock.seconds, Accounts(store.pool, clock), lambda: None)
+    await Operating(store.pool).pause_account(ACCOUNT, "Paused.", FOREVER, NOW)
+    await store.pool.run("UPDATE queue SET next_at = %s, reason = '451 4.7.1' WHERE account_id = %s", (FOREVER, ACCOUNT))
+    [shown] = (await commands.show())["destinations"]  # type: ignore[misc]
+    assert (shown["reason"], shown["until"]) == ("Waiting for a connection.", None)  # the other account's mail
+    await store.pool.run("DELETE FROM queue WHERE account_id = %s", (OTHER,))
+    [shown] = (await commands.show())["destinations"]  # type: ignore[misc]
+    assert (shown["reason"], shown["until"]) == ("Paused.", "resumed")
+    with pytest.raises(Refused, match="queue release"):
+        await commands.resume("destination", "*")
