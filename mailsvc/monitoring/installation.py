@@ -102,11 +102,8 @@ def _files(settings: Settings) -> list[Finding]:
 
 def _processes(facts: Facts, release: str) -> list[Finding]:
     if not facts.processes:
-        return [
-            Finding(
-                "processes", "error", "None is running.", "Run `systemctl enable --now mailsvc`. If it stops, see `journalctl -u mailsvc`."
-            )
-        ]
+        remedy = "Run `systemctl enable --now mailsvc`, or `mailsvc@1` with several processes. If it stops, see `journalctl -u 'mailsvc*'`."
+        return [Finding("processes", "error", "None is running.", remedy)]
     roles = {role for process in facts.processes for role in process.roles}
     found = [Finding("processes", "ok", f"{len(facts.processes)} running.")]
     missing = sorted({"http", "smtp", "delivery", "ledger", "webhooks", "domains"} - roles)
