@@ -16,6 +16,7 @@ from mailsvc.dashboard.page import PageError
 from mailsvc.dashboard.signin import second_factor
 from mailsvc.dashboard.signin.password import Busy, Passwords
 from mailsvc.dashboard.signin.throttle import Subject, Throttle
+from mailsvc.domains.names import typed_address
 from mailsvc.store.console.operators import LONGEST, Operator, Operators
 from mailsvc.store.people.audit import INSTALLATION, Line, by_named_operator
 
@@ -36,7 +37,7 @@ class SignIn:
 
     @page(SIGN_IN, "POST", access="public")
     async def sign_in(self, request: ConsolePage) -> bytes:
-        email = request.field("email").lower()
+        email = typed_address(request.field("email"))
         subjects: list[Subject] = [("console", email), ("address", f"console {request.address}")]
         seconds = await self.throttle.attempt(subjects)
         if seconds > 0:

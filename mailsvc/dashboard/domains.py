@@ -153,7 +153,7 @@ class DomainPages:
     @page(app, f"{DOMAINS}/<text>/mail", "POST", access="change_setup")
     async def mail(self, request: PageRequest, text: str) -> bytes:
         """Mail the records to whoever can add them."""
-        domain, email = await self._domain(request, text), request.field("email").lower()
+        domain, email = await self._domain(request, text), names.typed_address(request.field("email"))
         if self.authentication.mailer is None:
             raise not_found()
         if not is_address(email):

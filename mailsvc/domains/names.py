@@ -116,6 +116,11 @@ def ascii_domain(text: str) -> str:
         return text
 
 
+def typed_address(text: str) -> str:
+    """An email address that somebody typed, as those of users are stored: in lower case, its domain with A-labels."""
+    return ascii_domain(text.lower()) if "@" in text else text.lower()
+
+
 def searched(text: str, separators: str = " ,;") -> str:
     """A search with its domains as they are stored. A word without @ and dot can be a name or part of a subject, and stays as it is."""
     if "@" in text and separators:

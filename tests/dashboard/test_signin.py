@@ -166,6 +166,13 @@ async def test_a_password_alone_shows_nothing_of_the_accounts(pool: Pool) -> Non
         assert "Secret plans" not in (await half.get(path)).text, path
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_domain_with_umlauts_signs_in(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person("ann@xn--bcher-kva.example", await rig.account())
+    assert (await rig.browser().sign_in("Ann@Bücher.example")).location == "/dashboard"
+
+
 # Required two-factor authentication
 
 

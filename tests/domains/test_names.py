@@ -136,3 +136,11 @@ def test_any_text_is_a_name_or_an_error(text: str) -> None:
         assert str(wrong).endswith((".", "it."))
         return
     assert names.parse(name.ascii).ascii == name.ascii and name.ascii.isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [("Zoe@BÜCHER.example", "zoe@xn--bcher-kva.example"), ("Zoe@Example.net", "zoe@example.net"), ("Bücher", "bücher"), ("@", "@")],
+)
+def test_a_typed_address_is_as_it_is_stored(text: str, stored: str) -> None:
+    assert names.typed_address(text) == stored

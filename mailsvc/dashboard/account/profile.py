@@ -19,6 +19,7 @@ from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.completion import Authentication, Refused, is_address
 from mailsvc.dashboard.signin.throttle import Subject
+from mailsvc.domains.names import typed_address
 from mailsvc.store.people.addresses import Addresses
 from mailsvc.store.people.users import User
 
@@ -77,7 +78,7 @@ class Profile:
     @page(app, ADDRESS, "POST", access="member")
     async def propose(self, request: PageRequest) -> bytes:
         """Response, response time and audit entry are the same whether or not the address is registered."""
-        user, email = await person(self.context, request), request.field("email").lower()
+        user, email = await person(self.context, request), typed_address(request.field("email"))
         if not self.context.sends_email:
             raise PageError(404, "Contact the operator", NO_MAILS)
         if not is_address(email):

@@ -12,6 +12,7 @@ from mailsvc.dashboard.signin.completion import Authentication, audit_entry
 from mailsvc.dashboard.signin.passkeys import PasskeySignIn
 from mailsvc.dashboard.signin.password import outdated
 from mailsvc.dashboard.signin.second_factor import SecondFactor
+from mailsvc.domains.names import typed_address
 
 WRONG = "Incorrect email or password."
 
@@ -33,7 +34,7 @@ class SignIn:
 
     @page(app, SIGN_IN, "POST", access="public")
     async def check(self, request: PageRequest) -> bytes:
-        email, password, next_ = request.field("email").lower(), request.form.get("password", ""), inside(request.field("next"))
+        email, password, next_ = typed_address(request.field("email")), request.form.get("password", ""), inside(request.field("next"))
         if self.authentication.passwords.busy:
             return await self.shown(request, next_, email, {"password": "Too many sign-ins right now. Try again in a moment."}, 429)
         subjects = self.authentication.throttle_subjects(request, email)

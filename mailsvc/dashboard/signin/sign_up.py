@@ -18,6 +18,7 @@ from mailsvc.dashboard.page import SIGN_IN, PageError, PageRequest, page, sectio
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails, tickets
 from mailsvc.dashboard.signin.completion import Authentication, audit_entry, is_address
+from mailsvc.domains.names import typed_address
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.identities import Identity
 from mailsvc.store.people.sessions import LinkView, Purpose
@@ -62,7 +63,7 @@ class EmailLinkPages:
 
     async def _request_link(self, request: PageRequest, template: str, offer: Callable[[PageRequest, str], Awaitable[None]]) -> bytes:
         """The response and its time are the same whether or not the address is registered."""
-        email = request.field("email").lower()
+        email = typed_address(request.field("email"))
         if not request.form:
             return request.render(template, email="", errors={}, sent=False)
         if not is_address(email):

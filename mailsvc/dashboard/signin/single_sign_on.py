@@ -16,6 +16,7 @@ from mailsvc.dashboard.signin.account_providers import NAME, AccountProviders
 from mailsvc.dashboard.signin.completion import Authentication, is_address, when_signed_in
 from mailsvc.dashboard.signin.pages import SignIn
 from mailsvc.dashboard.signin.providers import Claims, ProviderError
+from mailsvc.domains.names import typed_address
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.identities import Identity
 from mailsvc.store.people.single_sign_on import SingleSignOn
@@ -54,7 +55,7 @@ class SingleSignOnPages:
         again = why == "again"
         if again and not _signed_in(request):
             return request.redirect(SIGN_IN)
-        email = request.user_session.email if again else request.field("email").lower()
+        email = request.user_session.email if again else typed_address(request.field("email"))
         if not is_address(email):
             return await self.form.shown(request, next_, email, {"email": "Enter your email address."}, 422)
         subjects = self.authentication.throttle_subjects(request, email, NAME)
