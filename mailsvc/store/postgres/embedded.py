@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -197,8 +198,10 @@ class EmbeddedPostgres:
             )
 
     def _create_cluster(self, binaries: Binaries, deadline: float) -> None:
-        """Under a temporary name first, so that an interrupted initdb leaves no incomplete cluster."""
-        temporary = Path(tempfile.mkdtemp(prefix="data.", dir=self.folder))
+        """Under a temporary name first, so that an interrupted initdb leaves no incomplete cluster. This process has the lock."""
+        for left in self.folder.glob("data.*.initdb"):
+            shutil.rmtree(left)
+        temporary = Path(tempfile.mkdtemp(prefix="data.", suffix=".initdb", dir=self.folder))
         if self.owner.switched:
             os.chown(temporary, self.owner.uid, self.owner.gid)
         locale = ["--locale=C.UTF-8"]

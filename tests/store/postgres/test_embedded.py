@@ -215,6 +215,15 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
         server.start_blocking()
 
 
+def test_what_an_interrupted_initdb_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("data.abc.initdb/base", "data.old_copy"):
+        (tmp_path / name).mkdir(parents=True)
+    binaries = find_binaries()
+    monkeypatch.setattr(module.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0))
+    EmbeddedPostgres(tmp_path, owner_for(tmp_path / "data"), {})._create_cluster(binaries, time.monotonic() + 60)
+    assert {each.name for each in tmp_path.iterdir()} == {"data", "data.old_copy"}
+
+
 @as_root
 def test_programs_in_an_unreachable_folder_are_copied(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_binaries()
