@@ -191,6 +191,11 @@ async def test_a_form_with_a_mistake_keeps_what_was_entered(pool: Pool) -> None:
     assert shown.status == 422 and "Choose at least one component." in shown.text
     for kept in ('value="Slow &amp; late"', 'value="down" selected', "We know.\nMore at 10:00.</textarea>"):
         assert kept in shown.text
+    assert 'aria-describedby="e-components"' in shown.text and 'id="e-components"' in shown.text and "aria-invalid" not in shown.text
+    shown = await browser.post("/console/incidents", {"impact": "odd", "component:API": "on"})
+    assert shown.text.count('aria-invalid="true"') == 3 and "Choose an impact." in shown.text
+    for name, described in (("title", "e-title"), ("impact", "e-impact"), ("text", "d-text e-text")):
+        assert f'aria-describedby="{described}"' in shown.text and f'id="e-{name}"' in shown.text
     shown = await browser.post("/console/incidents", {**incident, "title": "", "component:API": "on"})
     assert shown.status == 422 and "Enter a title." in shown.text and 'name="component:API" value="on" checked' in shown.text
     assert await pool.rows("SELECT count(*) FROM incidents") == [(0,)]
