@@ -81,7 +81,10 @@ def queue_show(settings: Settings, email: str, as_json: bool) -> None:
 @AS_JSON
 @click.pass_obj
 def queue_pause(settings: Settings, /, as_json: bool, seconds: float | None, reason: str | None, **target: str | None) -> None:
-    """Pause a destination, an account or an email. Deliveries in progress continue."""
+    """Pause a destination, an account or an email. Deliveries in progress continue.
+
+    Processes read which accounts are paused every `delivery.poll_seconds`, and can start deliveries until then.
+    """
     _command(settings, "pause", target, as_json, seconds=seconds, reason=reason)
 
 
