@@ -12,10 +12,9 @@ from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.domains.values import Domain
-from mailsvc.store.people.api_keys import Keys, Permission, described, restrictable
+from mailsvc.store.people.api_keys import NAME_MAX, Keys, Permission, described, restrictable
 
 KEYS = f"{HOME}/keys"
-LONGEST = 50
 LIFETIMES: dict[str, tuple[str, timedelta | None]] = {
     "": ("Never", None),
     "30": ("In 30 days", timedelta(days=30)),
@@ -43,8 +42,8 @@ class KeyPages:
         domains, _ = await self.domains.list(request.account_id)
         domain = next((d for d in domains if str(d.id) == limit), None)
         errors: dict[str, str] = {}
-        if not name or len(name) > LONGEST:
-            errors["name"] = f"Enter a name of 1 to {LONGEST} characters."
+        if not name or len(name) > NAME_MAX:
+            errors["name"] = f"Enter a name of 1 to {NAME_MAX} characters."
         if permission not in ("full_access", "sending_access"):
             errors["permission"] = "Choose a permission."
         if limit and domain is None:
@@ -99,4 +98,5 @@ class KeyPages:
             code=self.context.samples.of([limit] if limit else domains, request.user_session.email, secret),
             errors=errors or {},
             lifetimes=LIFETIMES,
+            name_max=NAME_MAX,
         )

@@ -13,10 +13,8 @@ from mailsvc.cli.output import ACCOUNT, AS_JSON, name_of, print_json, result, th
 from mailsvc.cli.runner import run
 from mailsvc.clock import utc
 from mailsvc.settings.schema import Settings
-from mailsvc.store.people.api_keys import KeyView, described, hint, restrictable
+from mailsvc.store.people.api_keys import NAME_MAX, KeyView, described, hint, restrictable
 from mailsvc.store.people.audit import by_operator
-
-NAME_MAX = 50  # characters, as in the API
 
 
 @click.group()

@@ -20,10 +20,10 @@ from mailsvc.http.request import Request
 from mailsvc.http.views import Listing, View, acknowledged, choice, const, maybe, text, texts, time, uuid
 from mailsvc.net import allow_list
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Keys, KeyView, Permission, TooManyKeys, described, restrictable
+from mailsvc.store.people.api_keys import NAME_MAX, Keys, KeyView, Permission, TooManyKeys, described, restrictable
 
 PERMISSIONS = ("full_access", "sending_access")
-_NAME = Text("A name that says where the key is used.", "Shop (production)", most=50, required=True, blank=False)
+_NAME = Text("A name that says where the key is used.", "Shop (production)", most=NAME_MAX, required=True, blank=False)
 
 
 def _network(text: str) -> str:

@@ -32,6 +32,7 @@ from mailsvc.store.sql import Columns
 Permission = Literal["full_access", "sending_access"]
 
 PREFIX = "ms_"
+NAME_MAX = 50  # characters
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM, CHECK = 32, 6
 SHOWN = 6  # random characters of a key that are stored, with what is before them, to recognise it
