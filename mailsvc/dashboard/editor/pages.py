@@ -110,9 +110,9 @@ class EditorPages:
 
     @page(app, f"{EDIT}/state", access="change_audience")
     async def state(self, request: PageRequest, text: str) -> bytes:
-        """Names what is stored now, so that the script notices what somebody else saved."""
+        """Names what is stored now, so that the script notices what somebody else saved. Has the token of the session, which can be new."""
         opened = _found(await self.versions.open(request.account_id, request.uuid(text, "broadcast")))
-        return _json(request, {"base": opened.base, "newest": _view(opened.newest)})
+        return _json(request, {"base": opened.base, "newest": _view(opened.newest), "token": request.token})
 
     @page(app, f"{EDIT}/versions", access="change_audience")
     async def earlier(self, request: PageRequest, text: str) -> bytes:

@@ -14,9 +14,21 @@ let timer = 0, running = null;
 
 const time = (at) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
+const JSON_ONLY = { Accept: "application/json" };
+
+// Sends a form. Forms of a session that has ended are refused: whoever has signed in again gets the token of the new session.
+async function post(url, body) {
+  const send = () => fetch(url, { method: "POST", headers: JSON_ONLY, body });
+  const response = await send();
+  if (response.status !== 403) return response;
+  const { token } = (await ask(`${path}/state`)).answer;
+  document.querySelectorAll("input[name=token]").forEach((one) => { one.value = token; });
+  body.set("token", token);
+  return send();
+}
+
 async function ask(url, fields) {
-  const sent = fields && { method: "POST", body: new URLSearchParams(fields) };
-  const response = await fetch(url, { headers: { Accept: "application/json" }, ...sent });
+  const response = await (fields ? post(url, new URLSearchParams(fields)) : fetch(url, { headers: JSON_ONLY }));
   if (!response.headers.get("content-type")?.startsWith("application/json"))
     throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : "The server couldn’t save it.");
   return { ok: response.ok, answer: await response.json() };
@@ -29,9 +41,8 @@ async function upload(file) {
   const body = new FormData();
   body.append("token", draft.elements.token.value);
   body.append("file", file);
-  const response = await fetch(draft.dataset.images, { method: "POST", headers: { Accept: "application/json" }, body }).catch(() => null);
-  if (!response?.headers.get("content-type")?.startsWith("application/json"))
-    throw new Error(response?.redirected ? "You’re signed out. Sign in again in another tab." : "The image couldn’t be uploaded. Try again.");
+  const response = await post(draft.dataset.images, body).catch((error) => { if (!(error instanceof TypeError)) throw error; });
+  if (!response?.headers.get("content-type")?.startsWith("application/json")) throw new Error("The image couldn’t be uploaded. Try again.");
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.errors?.file ?? answer.message ?? "The image couldn’t be uploaded. Try again.");
   return answer.url;

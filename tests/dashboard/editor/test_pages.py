@@ -154,3 +154,13 @@ async def test_a_test_leads_to_its_email_only_for_those_who_can_read_emails(pool
         shown = await browser.post(f"{writer.path}/test")  # without scripts
         assert shown.location.startswith("/dashboard/emails/" if sees else f"{writer.path}?done=tested")
     assert "The test email was sent." in (await browser.get(shown.location)).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_state_has_the_token_of_a_new_session(pool: Pool) -> None:
+    writer = await Writer.of(pool)
+    again = await writer.rig.inside("ann@example.com")
+    again.token = writer.ann.token
+    assert (await again.post(f"{writer.path}/save", {"subject": "More"}, SCRIPT)).status == 403
+    again.token = json.loads((await again.get(f"{writer.path}/state")).text)["token"]
+    assert (await again.post(f"{writer.path}/save", {"subject": "More"}, SCRIPT)).status == 200
