@@ -222,6 +222,10 @@ def test_whoever_signs_in_again_in_another_tab_can_save(page: Page, daemon: Daem
     other.close()
     page.get_by_role("button", name="Save", exact=True).click()
     saved(page)
+    page.context.clear_cookies()
+    page.get_by_label("Subject").fill("Never saved")
+    page.get_by_role("link", name="Broadcasts").first.click()  # the browser asks, and the answer is yes
+    expect(page).to_have_url(re.compile("/dashboard/sign-in"))
 
 
 def test_html_made_elsewhere_opens_as_html(page: Page, daemon: Daemon) -> None:

@@ -31,7 +31,9 @@ async function ask(url, fields) {
   const response = await (fields ? post(url, new URLSearchParams(fields)) : fetch(url, { headers: JSON_ONLY }));
   if (!response.headers.get("content-type")?.startsWith("application/json"))
     throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : "The server couldn’t save it.");
-  return { ok: response.ok, answer: await response.json() };
+  const answer = await response.json();
+  if (!response.ok && !answer.errors) throw new Error(response.status === 413 ? "The content is too long." : "The server couldn’t save it.");
+  return { ok: response.ok, answer };
 }
 
 // Stores the file of an image and returns its address. Throws an error with a sentence.
@@ -155,7 +157,7 @@ document.addEventListener("submit", async (event) => {
       link.textContent = "See what happens to it";
       tested.append(link);
     }
-  } catch { tested.textContent = "Not sent. Check the contact and try again."; }
+  } catch (error) { tested.textContent = error instanceof TypeError ? "Not sent: the server can’t be reached." : "Not sent. Check the contact and try again."; }
 });
 
 // Whatever leaves the page or replaces the content saves first.
@@ -163,7 +165,8 @@ document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[href^='/dashboard/']");
   if (!link || link.target || event.ctrlKey || event.metaKey || event.shiftKey || stored === changes) return;
   event.preventDefault();
-  if (await save()) location.assign(link.href);
+  await save();
+  location.assign(link.href);  // the browser asks first if something could not be saved
 });
 document.addEventListener("submit", async (event) => {
   if (!event.target.matches("[data-restore]") || stored === changes) return;
