@@ -12,12 +12,11 @@ import click
 
 from mailsvc.accounts.onboarding import Refused
 from mailsvc.cli.access import read_content
-from mailsvc.cli.customers.emails import email_cancel
+from mailsvc.cli.customers.emails import account_of, email_cancel, email_id_in
 from mailsvc.cli.runner import run_with_database
 from mailsvc.runtime.database import Database, in_thread
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption.body_key_files import BodyKeyError
-from mailsvc.store.mail.facts import EmailFacts
 from mailsvc.store.mail.messages import Piece, is_composed, stored_pieces, whole
 from mailsvc.store.people.audit import by_operator
 from mailsvc.store.postgres.pool import Transaction
@@ -37,16 +36,10 @@ def email() -> None:
 @click.pass_obj
 def email_show(settings: Settings, id: str) -> None:
     """Print an email as it is sent, headers and body. Needs an open access to the account's content: `mailsvc account access`."""
-    try:
-        email_id = UUID(id)
-    except ValueError:
-        raise click.BadParameter(f"{id!r} is not the ID of an email.") from None
+    email_id = email_id_in(id)
 
     async def work(database: Database, reactor: Any) -> None:
-        found = await EmailFacts(database.pool, reactor).find(email_id)
-        if found is None:
-            raise Refused(f"There is no email with the ID {email_id}.")
-        account_id = found[0]
+        account_id = await account_of(database, reactor, email_id)
         gone = Refused(f"The content of the email {email_id} is no longer stored.")
 
         async def read(tx: Transaction) -> Sequence[Piece]:

@@ -1,4 +1,4 @@
-"""`mailsvc email cancel`: cancel an email, which shows none of its content."""
+"""`mailsvc email cancel`: cancel an email, which shows none of its content; and how the commands find an email by its ID."""
 
 from __future__ import annotations
 
@@ -18,23 +18,34 @@ from mailsvc.store.mail.facts import EmailFacts
 from mailsvc.store.people.audit import by_operator
 
 
+def email_id_in(text: str) -> UUID:
+    """The email's ID that was typed. Raises click.BadParameter."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not the ID of an email.") from None
+
+
+async def account_of(database: Database, reactor: Any, email_id: UUID) -> UUID:
+    """The account that sent the email. Raises Refused if there is no such email."""
+    found = await EmailFacts(database.pool, reactor).find(email_id)
+    if found is None:
+        raise Refused(f"There is no email with the ID {email_id}.")
+    return found[0]
+
+
 @click.command("cancel")
 @click.argument("id")
 @AS_JSON
 @click.pass_obj
 def email_cancel(settings: Settings, id: str, as_json: bool) -> None:
     """Cancel an email: recipients that are scheduled, queued or deferred do not receive it. ID is the email's ID."""
-    try:
-        email_id = UUID(id)
-    except ValueError:
-        raise click.BadParameter(f"{id!r} is not the ID of an email.") from None
+    email_id = email_id_in(id)
 
     async def work(database: Database, reactor: Any) -> None:
-        found = await EmailFacts(database.pool, reactor).find(email_id)
-        if found is None:
-            raise Refused(f"There is no email with the ID {email_id}.")
-        line = by_operator(found[0], "email canceled", str(email_id))
-        if await Emails(database.pool, reactor).cancel(found[0], email_id, utc(reactor), [line]) != "canceled":
+        account_id = await account_of(database, reactor, email_id)
+        line = by_operator(account_id, "email canceled", str(email_id))
+        if await Emails(database.pool, reactor).cancel(account_id, email_id, utc(reactor), [line]) != "canceled":
             raise Refused(f"The email {email_id} cannot be canceled: none of its recipients is waiting. `mailsvc explain` has the details.")
         result(as_json, f"The email {email_id} is canceled.", id=email_id, canceled=True)
 

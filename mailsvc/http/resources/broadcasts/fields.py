@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.http.fields import SOME_ID, Bounds, Field, Id, OneOrMany, Record, Rules, Text
+from mailsvc.http.fields import SOME_ID, Bounds, Field, Flag, Id, OneOrMany, Record, Rules, Text
 from mailsvc.http.operations import Parameter, one_of
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.resources.audience.fields import page_text
@@ -62,19 +62,6 @@ class Whole(Field):
         return value
 
 
-@attrs.frozen
-class Switch(Field):
-    """True or false."""
-
-    def form(self) -> dict[str, Any]:
-        return {"type": "boolean"}
-
-    def read(self, value: Any, place: str, rules: Rules) -> bool:
-        if not isinstance(value, bool):
-            raise invalid(f"The `{place}` field must be true or false.")
-        return value
-
-
 # Requests
 
 
@@ -115,7 +102,7 @@ CREATE = Record(
         **_SHARED,
         "from": attrs.evolve(_SHARED["from"], required=True),
         "subject": attrs.evolve(_SHARED["subject"], required=True),
-        "send": Switch("Send it now, or at `scheduled_at`. By default it stays a draft.", True),
+        "send": Flag("Send it now, or at `scheduled_at`. By default it stays a draft.", True),
         "scheduled_at": attrs.evolve(_SCHEDULED_AT, about=f"{_SCHEDULED_AT.about} Only with `send`."),
     },
     example={
