@@ -146,10 +146,18 @@ def _command(settings: Settings, action: str, target: dict[str, str | None], as_
     if as_json:
         click.echo(json.dumps(answer))
         return
-    destinations = answer.pop("destinations", [])  # a daemon of the previous release does not say
+    destinations, held = answer.pop("destinations", []), answer.pop("held", [])  # a daemon of the previous release does not say
     click.echo(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in answer.items()))
     if destinations and destinations != [name]:
         note("\n  ".join(["This applies to all mail for these servers, whatever domain it is for:", *destinations]))
+    if held:
+        note("\n  ".join(["Mail is still on hold:", *(_held(**each) for each in held)]))
+
+
+def _held(kind: str, name: str, reason: str) -> str:
+    if name == holds.EVERYTHING:
+        return f"all mail: {reason} End this with `mailsvc queue release`."
+    return f"{kind} {name}: {reason} End this with `mailsvc queue resume --{kind} {name}`."
 
 
 def _send(settings: Settings, command: dict[str, object]) -> dict[str, Any]:

@@ -115,31 +115,39 @@ class OperatorCommands:
     async def resume(self, kind: str, name: str) -> dict[str, object]:
         """Ends a pause or a back-off, and retries at once."""
         done: dict[str, object] = {"resumed": name}
+        key: UUID | Sequence[str]
         if kind == "destination":
-            names = done["destinations"] = await self._destinations(name)
-            await self.operating.record(self.line(INSTALLATION, "destination released", "; ".join(names)), self.now)
-            count = await self._lift(names, paused=True)
+            key = done["destinations"] = await self._destinations(name)
+            await self.operating.record(self.line(INSTALLATION, "destination released", "; ".join(key)), self.now)
+            count = await self._lift(key, paused=True)
         elif kind == "account":
-            account_id = (await find_account(self.accounts, name)).id
-            line = self.line(account_id, "mail released")
-            count = await self.operating.resume_account(account_id, self.now, [line])
+            key = (await find_account(self.accounts, name)).id
+            count = await self.operating.resume_account(key, self.now, [self.line(key, "mail released")])
         else:
-            count = await self.operating.retry_email(_uuid(name), self.now, await self._about(_uuid(name), "email released"))
-        self._wake()
-        return done | {"recipients": count}
+            key = _uuid(name)
+            count = await self.operating.retry_email(key, self.now, await self._about(key, "email released"))
+        return await self._due(done, kind, key, count)
 
     async def retry(self, kind: str, name: str) -> dict[str, object]:
         """Retries deferred recipients now. Pauses stay in effect."""
         done: dict[str, object] = {"retried": name}
+        key: UUID | Sequence[str]
         if kind == "destination":
-            names = done["destinations"] = await self._destinations(name)
-            count = await self._lift(names)
+            key = done["destinations"] = await self._destinations(name)
+            count = await self._lift(key)
         elif kind == "account":
-            count = await self.operating.retry_account((await find_account(self.accounts, name)).id, self.now)
+            key = (await find_account(self.accounts, name)).id
+            count = await self.operating.retry_account(key, self.now)
         else:
-            count = await self.operating.retry_email(_uuid(name), self.now)
+            key = _uuid(name)
+            count = await self.operating.retry_email(key, self.now)
+        return await self._due(done, kind, key, count)
+
+    async def _due(self, done: dict[str, object], kind: str, key: UUID | Sequence[str], count: int) -> dict[str, object]:
+        """The answer: how many recipients are due again, and what still holds them."""
         self._wake()
-        return done | {"recipients": count}
+        held = await self.operating.held_by(kind, key, self.region, self.now)
+        return done | {"recipients": count, "held": [{"kind": of, "name": each, "reason": reason} for of, each, reason in held]}
 
     async def _destinations(self, text: str) -> Sequence[str]:
         """The destinations that the operator means. Raises Refused."""

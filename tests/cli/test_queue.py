@@ -1,4 +1,4 @@
-"""How `mailsvc queue list` shows a destination."""
+"""How `mailsvc queue list` shows a destination, and `mailsvc queue resume` what still holds its mail."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def test_a_hold_of_all_mail_names_the_command_that_ends_it(monkeypatch: pytest.M
     monkeypatch.setattr(queue, "_send", lambda *arguments: {"destinations": [held], "paused_accounts": []})
     done = CliRunner().invoke(queue.queue_list, [])
     assert done.stdout == "All mail is on hold until `mailsvc queue release`: Held by the operator.\n"
+
+
+def test_resuming_names_the_commands_that_end_what_still_holds_the_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [{"kind": "destination", "name": "*", "reason": "Held."}, {"kind": "account", "name": "7", "reason": "Paused."}]
+    monkeypatch.setattr(queue, "_send", lambda *arguments: {"resumed": "x.example", "recipients": 1, "held": held})
+    done = CliRunner().invoke(queue.queue_resume, ["--destination", "x.example"])
+    assert done.stdout == "resumed: x.example, recipients: 1\n"
+    assert done.stderr == (
+        "mailsvc: Mail is still on hold:\n  all mail: Held. End this with `mailsvc queue release`.\n"
+        "  account 7: Paused. End this with `mailsvc queue resume --account 7`.\n"
+    )

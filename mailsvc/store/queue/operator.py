@@ -41,6 +41,21 @@ NOW_DESTINATION = f"""
 UPDATE queue SET next_at = %s
 WHERE region = %s AND (destination = %s OR split_part(destination, '/', 1) = %s) AND next_at > %s AND {_WAITING}
 """
+# What still keeps waiting mail from being sent: of an email, an account, or destinations.
+_OF = {
+    "email": "email_id = %(key)s",
+    "account": "account_id = %(key)s",
+    "destination": "region = %(region)s AND (destination = ANY (%(key)s) OR split_part(destination, '/', 1) = ANY (%(key)s))",
+}
+HELD_BY = """
+WITH waiting AS (SELECT DISTINCT account_id, region, destination FROM queue WHERE {of} AND lease IS NULL AND status <> 'scheduled')
+SELECT 'account' AS kind, a.account_id::text AS name, a.reason FROM account_pauses a
+WHERE a.until > %(now)s AND a.account_id IN (SELECT account_id FROM waiting)
+UNION
+SELECT 'destination', d.name, d.reason FROM waiting w
+JOIN destinations d ON d.region = w.region AND d.name IN (w.destination, split_part(w.destination, '/', 1), '*') AND d.until > %(now)s
+ORDER BY name LIMIT 10
+"""
 SENDING = "SELECT count(*) FROM queue WHERE email_id = %s AND lease IS NOT NULL"
 _WAITING_RECIPIENT = Columns.named("recipient", "address", "destination", "status", "attempts", "reason", "next_at")
 EMAIL = f"""
@@ -136,6 +151,11 @@ class Operating:
 
     async def retry_email(self, email_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> int:
         return await changed(self._pool, now.timestamp(), lines, NOW_EMAIL, (now, email_id, now))
+
+    async def held_by(self, kind: str, key: UUID | Sequence[str], region: str, now: datetime) -> list[tuple[str, str, str]]:
+        """The pauses and holds that still apply to waiting mail of an email, an account or destinations: kind, name and reason."""
+        parameters = {"key": key if isinstance(key, UUID) else list(key), "region": region, "now": now}
+        return [(of, name, reason) for of, name, reason in await self._pool.rows(HELD_BY.format(of=_OF[kind]), parameters)]
 
     async def retry_account(self, account_id: UUID, now: datetime) -> int:
         return await self._pool.run(NOW_ACCOUNT, (now, account_id, now))

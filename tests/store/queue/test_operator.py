@@ -182,3 +182,25 @@ async def test_the_pause_of_an_account_is_shown_if_all_mail_for_a_destination_wa
     assert (shown["reason"], shown["until"]) == ("Paused.", "resumed")
     with pytest.raises(Refused, match="queue release"):
         await commands.resume("destination", "*")
+
+
+@pytest_twisted.ensureDeferred
+async def test_resuming_says_what_still_holds_the_mail(store: StoreRig) -> None:
+    mail = email()
+    await store.accept(mail, email(account_id=OTHER))
+    clock, operating = Clock(), Operating(store.pool)
+    clock.advance(NOW.timestamp())
+    commands = OperatorCommands(store.queue, operating, REGION, clock.seconds, Accounts(store.pool, clock), lambda: None)
+    for kind, name in (("email", str(mail.email_id)), ("destination", "example.org")):
+        assert (await commands.resume(kind, name))["held"] == []
+    await operating.pause_account(ACCOUNT, "Paused.", FOREVER, NOW)
+    paused = {"kind": "account", "name": str(ACCOUNT), "reason": "Paused."}
+    for kind, name in (("email", str(mail.email_id)), ("destination", "example.org")):
+        assert (await commands.resume(kind, name))["held"] == [paused]
+    await store.queue.hold(REGION, "*", "paused", "Held.", FOREVER, ordered=True)
+    held = {"kind": "destination", "name": "*", "reason": "Held."}
+    assert (await commands.retry("email", str(mail.email_id)))["held"] == [held, paused]
+    await operating.resume_account(ACCOUNT, NOW)
+    await store.queue.hold(REGION, "example.org", "paused", "There.", FOREVER, ordered=True)
+    assert (await commands.resume("destination", "example.org"))["held"] == [held]
+    assert await operating.held_by("account", ACCOUNT, REGION, NOW) == [("destination", "*", "Held.")]
