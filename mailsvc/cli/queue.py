@@ -69,7 +69,9 @@ def queue_show(settings: Settings, email: str, as_json: bool) -> None:
         click.echo(json.dumps(answer, indent=2))
         return
     for each in answer["waiting"]:
-        click.echo(f"{each['address']}  {each['status']}, {each['attempts']} attempts, next {each['next_at']}  {each['reason']}")
+        ends = each["next_at"] == each.get("expires_at")  # a daemon of the previous release does not say
+        then = f"expires {each['next_at']}" if ends else f"next {each['next_at']}"
+        click.echo(f"{each['address']}  {each['status']}, {each['attempts']} attempts, {then}  {each['reason']}")
     if not answer["waiting"]:
         click.echo("None of its recipients is queued.", err=True)
 

@@ -37,6 +37,14 @@ def test_a_hold_of_all_mail_names_the_command_that_ends_it(monkeypatch: pytest.M
     assert done.stdout == "All mail is on hold until `mailsvc queue release`: Held by the operator.\n"
 
 
+def test_mail_that_is_held_until_it_expires_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    mail = {"address": "a@x.example", "status": "queued", "attempts": 0, "reason": "Paused.", "next_at": "12:00", "expires_at": "12:00"}
+    old = {key: value for key, value in mail.items() if key != "expires_at"}  # from a daemon of the previous release
+    monkeypatch.setattr(queue, "_send", lambda *arguments: {"waiting": [mail, mail | {"expires_at": "13:00"}, old]})
+    said = [line.split(", ")[2] for line in CliRunner().invoke(queue.queue_show, ["ID"]).stdout.splitlines()]
+    assert said == ["expires 12:00  Paused.", "next 12:00  Paused.", "next 12:00  Paused."]
+
+
 def test_resuming_names_the_commands_that_end_what_still_holds_the_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [{"kind": "destination", "name": "*", "reason": "Held."}, {"kind": "account", "name": "7", "reason": "Paused."}]
     monkeypatch.setattr(queue, "_send", lambda *arguments: {"resumed": "x.example", "recipients": 1, "held": held})

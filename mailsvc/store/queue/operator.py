@@ -57,7 +57,7 @@ JOIN destinations d ON d.region = w.region AND d.name IN (w.destination, split_p
 ORDER BY name LIMIT 10
 """
 SENDING = "SELECT count(*) FROM queue WHERE email_id = %s AND lease IS NOT NULL"
-_WAITING_RECIPIENT = Columns.named("recipient", "address", "destination", "status", "attempts", "reason", "next_at")
+_WAITING_RECIPIENT = Columns.named("recipient", "address", "destination", "status", "attempts", "reason", "next_at", "expires_at")
 EMAIL = f"""
 SELECT {_WAITING_RECIPIENT} FROM waiting_at(%s) w WHERE w.email_id = %s ORDER BY w.recipient
 """
@@ -92,6 +92,7 @@ class Waiting:
     attempts: int
     reason: str | None
     next_at: datetime | None
+    expires_at: datetime | None
 
 
 class Operating:

@@ -194,6 +194,8 @@ async def test_resuming_says_what_still_holds_the_mail(store: StoreRig) -> None:
     for kind, name in (("email", str(mail.email_id)), ("destination", "example.org")):
         assert (await commands.resume(kind, name))["held"] == []
     await operating.pause_account(ACCOUNT, "Paused.", FOREVER, NOW)
+    [shown] = await operating.email(mail.email_id, NOW)
+    assert shown.next_at == shown.expires_at == NOW + 2 * DAY, "it expires during the pause"
     paused = {"kind": "account", "name": str(ACCOUNT), "reason": "Paused."}
     for kind, name in (("email", str(mail.email_id)), ("destination", "example.org")):
         assert (await commands.resume(kind, name))["held"] == [paused]
