@@ -1,4 +1,4 @@
--- One scan of the region's queue. A destination without waiting mail is listed while it is held.
+-- One scan of the region's queue. A destination without waiting mail is listed while it is held. Shows the most frequent of several reasons.
 -- The reason of an account's pause is shown if all mail there waits for such a pause; otherwise it says nothing about the destination.
 WITH counted AS (
     SELECT q.destination AS name,
@@ -10,7 +10,7 @@ WITH counted AS (
            min(q.email_id::text COLLATE "C") FILTER (WHERE q.status <> 'scheduled') AS oldest,
            min(q.next_at) FILTER (WHERE q.lease IS NULL AND q.status <> 'scheduled') AS next_at,
            coalesce(
-               max(q.reason COLLATE "C") FILTER (
+               mode() WITHIN GROUP (ORDER BY q.reason COLLATE "C") FILTER (
                    WHERE q.lease IS NULL AND q.reason IS NOT NULL AND q.status <> 'scheduled' AND p.account_id IS NULL),
                CASE WHEN bool_and(p.account_id IS NOT NULL) FILTER (WHERE q.lease IS NULL AND q.status <> 'scheduled')
                     THEN max(p.reason COLLATE "C") FILTER (WHERE q.lease IS NULL AND q.status <> 'scheduled') END) AS own

@@ -177,6 +177,11 @@ async def test_the_pause_of_an_account_is_shown_if_all_mail_for_a_destination_wa
     await store.pool.run("UPDATE queue SET next_at = %s, reason = '451 4.7.1' WHERE account_id = %s", (FOREVER, ACCOUNT))
     [shown] = (await commands.show())["destinations"]  # type: ignore[misc]
     assert (shown["reason"], shown["until"]) == ("Waiting for a connection.", None)  # the other account's mail
+    await store.accept(email(account_id=OTHER), email(account_id=OTHER))
+    await store.pool.run("UPDATE queue SET reason = '450 busy' WHERE account_id = %s", (OTHER,))
+    await store.pool.run("UPDATE queue SET reason = '452 full' WHERE email_id = (SELECT max(email_id::text)::uuid FROM queue)")
+    [shown] = (await commands.show())["destinations"]  # type: ignore[misc]
+    assert shown["reason"] == "450 busy", "the most frequent reason"
     await store.pool.run("DELETE FROM queue WHERE account_id = %s", (OTHER,))
     [shown] = (await commands.show())["destinations"]  # type: ignore[misc]
     assert (shown["reason"], shown["until"]) == ("Paused.", "resumed")
