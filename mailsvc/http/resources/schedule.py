@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 LENGTH_MAX = 64
 LATE = timedelta(minutes=5)  # a time this far in the past still means now, because clocks differ
+RECENT = timedelta(days=30)  # a date without a year that was within this time means that day, not the one in a year
 
 _ISO = re.compile(r"\d{4}-?(\d\d|W\d\d)")
 _UNIT = r"(?:sec(?:ond)?s?|min(?:ute)?s?|h(?:ou)?rs?|days?|weeks?)"
@@ -95,11 +96,22 @@ def _english(text: str, now: datetime) -> datetime:
         time = found["time"] or found["only"] or "00:00"
         day = (found["day"] or found["then"] or "").replace(",", "").removesuffix("rs")  # dateparser does not know "thurs"
         plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
-    at = _understood(plain, now, zone)
+    at = _latest_year(day, _understood(plain, now, zone), now, zone)
     if not day.removeprefix("this ").startswith(_WEEKDAYS):
         return at
     today = (at.astimezone(zone) - timedelta(days=7)).astimezone(UTC)  # dateparser takes today's weekday for the one in a week
     return today if today > now else at
+
+
+def _latest_year(day: str, at: datetime, now: datetime, zone: tzinfo) -> datetime:
+    """dateparser takes a date without a year for one in the future, and this morning for one in a year."""
+    if not day or day[:4].isdigit() or day[-4:].isdigit():
+        return at
+    local = at.astimezone(zone)
+    if local.month == 2 and local.day == 29:
+        return at
+    before = local.replace(year=local.year - 1).astimezone(UTC)
+    return before if now - RECENT < before else at
 
 
 def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:

@@ -78,6 +78,23 @@ def test_schedule_refuses_what_it_does_not_understand(text: str) -> None:
         read(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nov 21", "is in the past"), ("November 10 at 5am", "is in the past"), ("20th nov ET", "is in the past"),
+        ("oct 20", "must be at most 30 days in the future"), ("nov 21 2027", "must be at most 30 days in the future"),
+        ("nov 21 at 0:12", None), ("nov 20 at 7:12 pm EST", None),
+    ],
+)  # fmt: skip
+def test_schedule_takes_a_date_without_a_year_for_the_last_one_if_it_was_recent(text: str, expected: str | None) -> None:
+    """`None`: sent now, because clocks differ."""
+    if expected is None:
+        assert read(text) is None
+        return
+    with pytest.raises(schedule.Unreadable, match=expected):
+        read(text)
+
+
 def test_schedule_follows_american_daylight_saving_time() -> None:
     july = datetime(2026, 7, 1, 12, tzinfo=UTC)
     assert read("tomorrow at 3pm ET", july) == datetime(2026, 7, 2, 19, tzinfo=UTC)
