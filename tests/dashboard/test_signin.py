@@ -167,9 +167,11 @@ async def test_a_password_alone_shows_nothing_of_the_accounts(pool: Pool) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_domain_with_umlauts_signs_in(pool: Pool) -> None:
+async def test_a_domain_with_umlauts_signs_in_and_is_shown_as_it_was_typed(pool: Pool) -> None:
     rig = DashboardRig(pool)
     await rig.person("ann@xn--bcher-kva.example", await rig.account())
+    refused = await rig.browser().sign_in("Ann@Bücher.example", "wrong")
+    assert 'value="ann@bücher.example"' in refused.text and "xn--" not in refused.text
     assert (await rig.browser().sign_in("Ann@Bücher.example")).location == "/dashboard"
 
 
