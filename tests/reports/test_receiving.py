@@ -234,8 +234,20 @@ async def test_reports_end_with_their_domain_and_with_time(rig: Rig) -> None:
     assert [await _rows(rig, table) for table in reports.TABLES] == [1, 4, 0]
     await reports.Reports(rig.pool).sweep((today(rig) - timedelta(days=90)).date())
     assert await _rows(rig, "dmarc_results") == 4
-    await reports.Reports(rig.pool).sweep((today(rig) + timedelta(days=1)).date())
+    await reports.Reports(rig.pool).sweep((today(rig) + timedelta(days=2)).date())
     assert [await _rows(rig, table) for table in reports.TABLES] == [0, 0, 0]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_report_about_tomorrow_counts_once_until_the_end_of_its_retention(rig: Rig) -> None:
+    domain, taking = await rig.add(), intake(rig)
+    ends = int(rig.clock.seconds()) + 86400
+    mail = Mail(dmarc(rig, **{"1780272000": str(ends - 60), "1780358399": str(ends - 1)}), (domain.id,))
+    await taking.take(mail)
+    rig.clock.advance(91 * 86400 - 120)
+    await reports.Reports(rig.pool).sweep((today(rig) - timedelta(days=90)).date())
+    await taking.take(mail)
+    assert dict(taking.counts) == {"dmarc": 1, "repeated": 1}
 
 
 async def _rows(rig: Rig, table: str) -> int:
