@@ -177,11 +177,14 @@ class Checker:
         return None
 
     async def _find_doubled(self, record: Record, domain: Domain) -> Defect | None:
-        """Did the editor add the domain to a name that had it already?"""
+        """Did the editor add the domain to a name that had it already? A wildcard answers for such a name too, with other values."""
         lookup: Any = {"MX": self.resolver.mx, "TXT": self.resolver.txt, "CNAME": self.resolver.cname}[record.type]
         for zone in dict.fromkeys((names.registrable(domain.name) or domain.name, domain.name)):
             found = await lookup(f"{record.name}.{zone}")
-            if isinstance(found, Records) and found.values:
+            if not isinstance(found, Records) or not found.values:
+                continue
+            defect = await self._compare(record, ZoneAnswer(found.values), domain)
+            if defect is None or defect.problem in judge.OURS:
                 return judge.doubled(record, f"{record.name}.{zone}", names.relative(record.name, domain.name))
         return None
 

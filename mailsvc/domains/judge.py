@@ -54,6 +54,9 @@ def spf_record(record: Record, found: Sequence[str], hosts: Mapping[str, str], h
     quoted = [text for text in found if not spf.is_spf(text) and "v=spf1" in text.lower()]
     if len(texts) > 1:
         return Defect("several", f"There are {len(texts)} SPF records, so receivers ignore all of them. Keep only: {record.value}")
+    if not texts and any(text.lower().startswith("v=spf1") for text in quoted):
+        advice = f"Several strings of a value are joined without spaces. Replace it with: {record.value}"
+        return Defect("unreadable", f"There is no space after v=spf1, so receivers ignore the record. {advice}")
     if not texts and quoted:
         return Defect("quotes", "The value has quotation marks or other characters before v=spf1. Remove them.")
     if not texts:
@@ -80,7 +83,8 @@ def spf_result(record: Record, verdict: str, why: str, address: str) -> Defect |
 
 
 def dkim(record: Record, found: Sequence[str]) -> Defect | None:
-    keys = [text for text in found if "p=" in text or "DKIM1" in text] or list(found)
+    others = [text for text in found if not spf.is_spf(text)]  # an SPF record here comes from a wildcard
+    keys = [text for text in others if "p=" in text or "DKIM1" in text] or others
     if not keys:
         return missing(record)
     if len(keys) > 1:
@@ -116,6 +120,9 @@ def cname(record: Record, found: Sequence[str], addresses: Sequence[str], served
 
 # Problems that prove that a DKIM record is absent. With any other problem, such as no answer, it may still exist.
 ABSENT: frozenset[str] = frozenset({"missing", "doubled_name", "doubled_value", "other", "other_key", "revoked", "proxied"})
+
+# Problems of a record that somebody made for this domain, not of one that a wildcard answers with.
+OURS: frozenset[str] = frozenset({"doubled_value", "wrong_region", "quotes", "truncated", "not_served"})
 
 
 def missing(record: Record) -> Defect:

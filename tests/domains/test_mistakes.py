@@ -41,6 +41,7 @@ async def test_the_expected_records_are_verified(rig: Rig) -> None:
         ("TXT", [], "missing", "no TXT record"),
         ("TXT", ['"v=spf1 a:out.example.net ~all"', '"v=spf1 include:other.example ~all"'], "several", "There are 2 SPF records"),
         ("TXT", [r'"\"v=spf1 a:out.example.net ~all\""'], "quotes", "quotation marks"),
+        ("TXT", ['"v=spf1" "a:out.example.net ~all"'], "unreadable", "There is no space after v=spf1"),
         ("TXT", ['"v=spf1 a:out.example.org ~all"'], "wrong_region", "region r2"),
         ("TXT", ['"v=spf1 ip4:203.0.113.0/24 -all"'], "not_covered", "does not authorize 192.0.2.25 (fail"),
         ("TXT", ['"v=spf1 a:out.exmaple.net ~all"'], "not_covered", "softfail"),
@@ -101,6 +102,7 @@ async def test_an_spf_record_with_too_many_lookups(rig: Rig) -> None:
         (lambda text: text.replace("DKIM1", "DKIM2"), "version", "v= tag"),
         (lambda text: text.swapcase().replace("V=dkim1; K=RSA; P=", "v=DKIM1; k=rsa; p="), "other_key", "different key"),
         (lambda text: "hello", "unreadable", "not a tag"),
+        (lambda text: "v=spf1 -all", "missing", "_domainkey.example.com"),  # of a wildcard
     ],
 )
 @pytest_twisted.ensureDeferred
@@ -153,6 +155,24 @@ async def test_a_doubled_domain_name(rig: Rig, name: str, zone: str, entered: st
     rig.set(f"send.{name}.{zone}", "MX", "10 out.example.net.")
     advice = f"The record is at send.{name}.{zone}: your DNS provider appended the domain to the name. Enter {entered} as the name."
     assert await found(rig, domain) == {MX: ("doubled_name", advice)}
+
+
+@pytest.mark.parametrize(
+    ("purpose", "kind", "value"),
+    [
+        ("SPF", "MX", "10 mail.example.com."),
+        ("SPF", "TXT", '"v=spf1 -all"'),
+        ("DKIM", "TXT", '"v=spf1 -all"'),
+        ("DKIM", "TXT", '"v=DKIM1; p="'),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_wildcard_is_no_doubled_domain_name(rig: Rig, purpose: str, kind: str, value: str) -> None:
+    domain = await rig.add()
+    record = await rig.record(domain, purpose, kind)
+    rig.set(record.name, kind)
+    rig.set(f"{record.name}.example.com", kind, value)  # as `*.example.com` answers for it
+    assert await rig.problems(domain) == {(purpose, kind): "missing"}
 
 
 @pytest_twisted.ensureDeferred
