@@ -70,8 +70,10 @@ def advice(domain: str, found: Found, expected: Record) -> RecordState:
         )
     record = found.record
     if record is None:
-        word = "unreadable" if found.texts else "missing"
-        return attrs.evolve(state, problem=word, message="There is no DMARC policy. Add this one: large receivers require it.")
+        if found.texts:
+            message = f"The policy at {expected.name} is invalid, so receivers ignore it. Replace it with this one."
+            return attrs.evolve(state, problem="unreadable", message=message)
+        return attrs.evolve(state, problem="missing", message="There is no DMARC policy. Add this one: large receivers require it.")
     at = found.at or domain
     inherited = at != domain
     policy = (record.subdomains or record.policy) if inherited else record.policy
@@ -79,6 +81,8 @@ def advice(domain: str, found: Found, expected: Record) -> RecordState:
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in record.notes)
     if inherited and (record.strict_dkim or record.strict_spf):
         notes += " It requires strict alignment. Email passes by DKIM, because it is signed with the exact domain in From."
+    if inherited and dmarc.only(found.texts) is None:
+        notes += f" The record at {expected.name} is invalid, so receivers ignore it: replace or remove it."
     missing = _missing_reports(record, expected)
     if missing:
         notes += f" To see here who sends as this domain, add {missing} to its rua."

@@ -67,7 +67,8 @@ async def test_which_policy_applies(texts: Mapping[str, list[str]], at: str | No
         ({"example.com": [f"{REJECT}; aspf=s"]}, None, "strict alignment"),
         ({"a.mail.example.com": [f"{REJECT}; pct=5"]}, None, "Pct= is no longer a DMARC tag"),
         ({"a.mail.example.com": [NONE, REJECT]}, "several", "2 policies"),
-        ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"]}, "unreadable", "Add this one"),
+        ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"]}, "unreadable", "is invalid, so receivers ignore it. Replace it"),
+        ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"], "example.com": [REJECT]}, None, "_dmarc.a.mail.example.com is invalid"),
         ({"mail.example.com": ["broken"]}, "unanswered", "the server is silent"),
     ],
 )
@@ -76,7 +77,7 @@ async def test_advice(texts: Mapping[str, list[str]], problem: str | None, words
     state, _ = await advice(texts)
     assert state.problem == problem and words in (state.message or "")
     assert (state.name, state.required) == ("_dmarc.a.mail.example.com", False)
-    published = texts.get("a.mail.example.com", []) if problem is None else []
+    published = texts.get("a.mail.example.com", []) if problem is None and "invalid" not in words else []
     assert state.expected in published or (not published and state.expected.startswith("v=DMARC1; p="))
 
 
