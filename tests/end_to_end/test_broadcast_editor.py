@@ -168,7 +168,7 @@ def test_images_are_uploaded_by_button_and_by_drop_and_sent(page: Page, daemon: 
     shown = page.frame_locator("#frame").get_by_alt_text("A gray gradient")
     expect(shown).to_be_visible()
     assert shown.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
-    look_here(page, "broadcast-editor-images")
+    assert look_here(page, "broadcast-editor-images") == []
     page.get_by_role("button", name="Send a test").click()
     expect(page.locator("#tested")).to_contain_text("Sent to ")
     sent = page.locator("#tested a").get_attribute("href") or ""

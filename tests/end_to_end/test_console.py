@@ -56,7 +56,7 @@ def test_an_operator_from_the_first_link_to_a_suspended_account(page: Page, daem
     assert daemon.call("POST", "/emails", mail).status == 200
     link = daemon.command("operator", "add", WHO).strip()
     page.goto(link)
-    look_here(page, "console-set-up")
+    assert look_here(page, "console-set-up") == []
     secret = page.locator("#secret").inner_text()
     page.get_by_label("New password").fill(PASSWORD)
     page.get_by_label("6-digit code").fill(pyotp.TOTP(secret).now())
@@ -81,7 +81,7 @@ def test_an_operator_from_the_first_link_to_a_suspended_account(page: Page, daem
     pause(page)
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    look_here(page, "console-sign-in")
+    assert look_here(page, "console-sign-in") == []
     page.goto("/console/accounts")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 

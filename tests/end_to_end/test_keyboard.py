@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -190,7 +189,6 @@ def test_a_phone_has_a_menu_with_every_section(page: Page) -> None:
     expect(page.get_by_role("link", name="Webhooks", exact=True)).to_be_hidden()
     page.get_by_role("button", name="Menu").click()
     expect(page.get_by_role("link", name="Webhooks", exact=True)).to_be_visible()
-    page.screenshot(path=str(Path("var/screens/menu-phone.png")))
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.get_by_role("link", name="Settings").click()
     expect(page).to_have_url(re.compile("/settings$"))
