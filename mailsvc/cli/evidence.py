@@ -108,9 +108,9 @@ async def _verified(settings: Settings, database: Database) -> dict[str, object]
 
 
 async def _retention(settings: Settings, database: Database) -> dict[str, object]:
-    stored = Retention(database.pool)
+    stored, days = Retention(database.pool), settings.retention
     return {
-        "days": retention.days(settings.retention),
+        "days": {**retention.days(days), "reports": days.reports, "tls": days.tls},
         "accounts that keep less": {str(account): days for account, days in (await stored.accounts()).items()},
         "stored": {kind: attrs.asdict(size) for kind, size in (await stored.sizes()).items()},
     }

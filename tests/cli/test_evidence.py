@@ -51,6 +51,8 @@ async def test_the_archive_has_what_an_auditor_asks_for_and_no_secrets(mailsvc: 
     verified = json.loads(content["audit/verification.json"])
     assert [(each["account_id"], each["problems"]) for each in verified["accounts"]] == [(account, [])]
     assert f"{account},operator,key created,1" in content["audit/entries.csv"].decode().splitlines()
+    kept = json.loads(content["retention.json"])["days"]
+    assert kept.keys() == {name.removeprefix("retention.") for name in settings if name.startswith("retention.")}
     names = {each["name"] for each in json.loads(content["sbom.cdx.json"])["components"]}
     assert {"twisted", "cryptography", "CPython"} <= names
     assert "exists" in (await mailsvc("evidence", "--since", "2020-01-01", "--output", str(file))).messages
