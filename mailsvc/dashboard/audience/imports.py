@@ -130,11 +130,12 @@ class ImportPages:
         segments, topics = await self._targets(request)
         try:
             columns = mapping.planned(header, _chosen(request, header), known)
+            segment, topic = _target(request, "segment", segments), _target(request, "topic", topics)
             orders = await ImportOrders(self.audience, request.account_id, request.audit_entry).make(
                 columns,
                 request.field("on_conflict") != "skip",
-                [each.id for each in segments if request.field("segment") == str(each.id)],
-                [Choice(each.id, True) for each in topics if request.field("topic") == str(each.id)],
+                [] if segment is None else [segment],
+                [] if topic is None else [Choice(topic, True)],
             )
         except WrongChoice as wrong:
             return await self._choices(request, waiting, 422, str(wrong))
@@ -174,3 +175,12 @@ class ImportPages:
 
 def _chosen(request: PageRequest, header: Header) -> Mapping[int, str]:
     return {each.number: request.field(f"column:{each.number}") for each in header.columns}
+
+
+def _target(request: PageRequest, name: str, offered: Sequence[Segment | Topic]) -> UUID | None:
+    """The chosen segment or topic. Raises WrongChoice if it was deleted, or asks for confirmation, since the form was shown."""
+    chosen = request.field(name)
+    found = next((each.id for each in offered if str(each.id) == chosen), None)
+    if chosen and found is None:
+        raise WrongChoice(f"The chosen {name} isn’t available any more. Choose another one.")
+    return found

@@ -19,8 +19,10 @@ from mailsvc.store.paging import ALL
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.audience.test_contacts import started
 from tests.dashboard.fixtures import DashboardRig, session
+from tests.store.audience.rig import WORDING
 
 IMPORTS = "/dashboard/audience/imports"
+TOPICS = (("News", None), ("Offers", WORDING))
 CSV = (
     b"E-Mail;Given;company;Seats;Secret\n"
     b"ada@example.net;Ada;Analytical Ltd;3;x\n"
@@ -41,7 +43,7 @@ async def test_a_file_is_uploaded_its_columns_are_chosen_and_the_result_is_shown
     audience = rig.assembly.audience
     await audience.properties.add(account_id, "company", "string", None)
     segment = await audience.segments.add(account_id, "Friends")
-    topic = await audience.topics.add(account_id, "News", False)
+    topic, asking = [await audience.topics.add(account_id, name, False, None, True, wording) for name, wording in TOPICS]
     at = (await ann.upload(IMPORTS, CSV)).location
     choices = await ann.get(at)
     assert '<option value="email" selected>' in choices.text and '<option value="p:company" selected>' in choices.text
@@ -62,6 +64,8 @@ async def test_a_file_is_uploaded_its_columns_are_chosen_and_the_result_is_shown
         ({"column:1": "email"}, "Choose “Email address” for one column only."),
         ({"column:3": "p:company"}, "Choose the property “company” for one column only."),
         ({"column:3": "p:unknown"}, "isn’t available any more"),
+        ({"segment": str(uuid4())}, "The chosen segment isn’t available any more."),  # it was deleted
+        ({"topic": str(asking.id)}, "The chosen topic isn’t available any more."),
     ):
         wrong = await ann.post(f"{at}/start", form | change)
         assert wrong.status == 422 and sentence in wrong.text, sentence
@@ -81,7 +85,7 @@ async def test_a_file_is_uploaded_its_columns_are_chosen_and_the_result_is_shown
         "ada@example.net": ("Ada", {"company": "Analytical Ltd", "seats": 3}),
         "dora@example.net": ("Dora", {"company": "Acme"}),
     }
-    assert {each.subscribed for each in (await audience.lists.topics(account_id, found[0].id, ALL))[0]} == {True}
+    assert {each.id for each in (await audience.lists.topics(account_id, found[0].id, ALL))[0] if each.subscribed} == {topic.id}
     log = dict(await rig.audit(account_id))
     assert log["contacts imported"] == f"{len(CSV)} bytes; confirmed: All these people agreed to get mail from us."
     assert log["contact property created"] == "seats"
