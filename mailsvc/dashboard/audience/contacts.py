@@ -17,7 +17,7 @@ from mailsvc.http.resources.audience import fields
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.audience.listing import Filter, Found
-from mailsvc.store.audience.values import NewContact, Segment, Unknown
+from mailsvc.store.audience.values import NewContact, Unknown
 from mailsvc.store.paging import Page
 
 AUDIENCE = f"{HOME}/audience"
@@ -77,22 +77,19 @@ class ContactList:
         errors, email = dict(names.errors), _address(typed["email"])
         if email is None:
             errors["email"] = "Enter a valid email address."
-        segment = await self._segment(request, typed["segment"]) if typed["segment"] else None
+        segments = [request.uuid(typed["segment"], "segment")] if typed["segment"] else []
         if email is None or errors:
             return await self._new(request, 422, errors=errors, typed=typed)
         existing = await self.audience.contacts.get(request.account_id, email)
         if existing is not None:
             return await self._new(request, 422, errors={"email": "This address is already a contact."}, typed=typed, existing=existing)
-        new = NewContact(email, **names.values, segments=[segment.id] if segment else [])
+        new = NewContact(email, **names.values, segments=segments)
         try:
             contact = await self.audience.contacts.create(request.account_id, new, by(request), about(request, "contact saved"))
         except Unknown:
             return await self._new(request, 422, errors={"segment": "This segment no longer exists."}, typed=typed)
         self.audience.changed()
         return request.redirect(f"{CONTACTS}/{contact.id}", done="added")
-
-    async def _segment(self, request: PageRequest, text: str) -> Segment | None:
-        return await self.audience.segments.get(request.account_id, request.uuid(text, "segment"))
 
 
 def _address(text: str) -> str | None:

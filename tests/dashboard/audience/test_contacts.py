@@ -101,6 +101,10 @@ async def test_a_contact_is_added_once(pool: Pool) -> None:
     assert again.status == 422 and "already a contact" in again.text and location.partition("?")[0] in again.text
     contact = await rig.assembly.audience.contacts.get(account_id, "ada@example.net")
     assert contact is not None and ("contact saved", str(contact.id)) in await rig.audit(account_id)
+    await rig.assembly.audience.segments.remove(account_id, segment.id)
+    late = await ann.post(f"{AUDIENCE}/new", form | {"email": "bob@example.net"})
+    assert late.status == 422 and "This segment no longer exists." in late.text
+    assert await rig.assembly.audience.contacts.get(account_id, "bob@example.net") is None
 
 
 @pytest_twisted.ensureDeferred
