@@ -179,8 +179,9 @@ class DomainPages:
         tls = request.field("tls") or "opportunistic"  # a box that is not ticked is not sent
         if tls not in ("opportunistic", "enforced"):
             raise PageError(422, "Unknown TLS setting", "TLS must be opportunistic or enforced.")
-        entry = request.audit_entry("domain changed", f"{domain.name}: TLS {tls}, sending {request.field('sending') or 'off'}")
-        await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": request.field("sending") == "on"}, [entry])
+        sending = request.field("sending") == "on"
+        entry = request.audit_entry("domain changed", f"{domain.name}: TLS {tls}, sending {'on' if sending else 'off'}")
+        await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": sending}, [entry])
         return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
     @page(app, f"{DOMAINS}/<text>/region", "POST", access="change_setup")

@@ -47,6 +47,8 @@ async def test_a_box_that_is_not_ticked_turns_required_tls_off(pool: Pool) -> No
         await ann.post(f"/dashboard/domains/{domain.id}/change", form)
         changed = await rig.assembly.domains.called(domain.name)
         assert changed is not None and changed.tls == tls
+    await ann.post(f"/dashboard/domains/{domain.id}/change", {"sending": "on, as Bob asked"})
+    assert (await rig.audit(account))[-1] == ("domain changed", f"{domain.name}: TLS opportunistic, sending off")
 
 
 @pytest_twisted.ensureDeferred
