@@ -215,6 +215,6 @@ def _number(entered: str) -> int | None:
     text = entered.replace(",", "")
     if not text:
         return None
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:12]) <= MOST:
+    if not text.isascii() or not text.isdecimal() or len(text) > 12 or not 1 <= int(text) <= MOST:
         raise ValueError
     return int(text)

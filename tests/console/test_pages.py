@@ -83,7 +83,7 @@ async def test_a_reason_is_required_and_reaches_the_account(pool: Pool) -> None:
     page = await browser.get(at)
     assert "Suspended" in page.text and "Resume account" in page.text
     assert (await browser.post(f"{at}/suspend", {"reason": "again"})).location.endswith("done=same")
-    for form in ({"rate_limit": "-1"}, {"ramp": "1e9"}, {"ramp": "9" * 30}, {"rate_limit": "٣"}):
+    for form in ({"rate_limit": "-1"}, {"ramp": "1e9"}, {"ramp": "9" * 30}, {"ramp": "00000000000" + "9" * 11}, {"rate_limit": "٣"}):
         assert (await browser.post(f"{at}/limits", form)).status == 422, form
     assert (await browser.post(f"{at}/plan", {"plan": "nothing"})).status == 422
     assert (await browser.post(f"/console/accounts/{uuid4()}/suspend", {"reason": "x"})).status == 404
