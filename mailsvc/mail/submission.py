@@ -31,7 +31,7 @@ _ONCE = {name.lower().encode("ascii"): name for name in ("To", "Cc", "Reply-To",
 _ADDED = (b"date", b"message-id")  # if the message has none, or an empty one
 _UNCOUNTED = frozenset({*KEYS, *_ADDED})  # can differ between two submissions of the same mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
-_COMMENTED = re.compile(  # `root@example.com (Cron Daemon)` and `Root <root@example.com> (Cron Daemon)`, without another address in brackets
+_COMMENTED = re.compile(  # `root@example.com (Cron)` and `Root <root@example.com> (Cron)`; no address in angle brackets within the comment
     r"([^\s<>(),\"@]++@[^\s<>(),\"@]++|[^<>()@]*+<[^\s<>(),\"@]++@[^\s<>(),\"@]++>)\s*+\([^()<>]*+\)"
 )
 _TOKEN = re.compile(

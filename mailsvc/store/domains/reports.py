@@ -86,8 +86,8 @@ GROUP BY 1, 2 ORDER BY count(*) DESC, 2 LIMIT {RESULTS}
 """
 TABLES = ("received_reports", "dmarc_results", "received_tls_results")
 DELETE = tuple(f"DELETE FROM {table} WHERE account_id = %s AND domain_id = %s" for table in TABLES)
-# Which reports were received is known for a day longer: a period can begin a day after its report was received (reports/receiving.EARLY), and
-# the report could be added again as long as that day is kept.
+# Which reports were received is known for a day longer: a period can begin a day after its report was received
+# (reports/receiving.EARLY), and the report could be added again as long as that day is kept.
 SWEEP = ("DELETE FROM received_reports WHERE received_on < %s::date - 1", *(f"DELETE FROM {table} WHERE day < %s" for table in TABLES[1:]))
 
 
