@@ -114,6 +114,7 @@ class ReportIntake:
             return None
         if len(self._reading.waiting) >= WAITING:
             return TOO_MANY
+        self._read.update(domain.id for domain in wanted)
         try:
             await self._reading.acquire()
             try:
@@ -140,7 +141,6 @@ class ReportIntake:
         elif self._read[domain_id] >= READ_A_DAY or not await self.store.has_room(domain.account_id, domain.id, today):
             self.counts["over_limit"] += 1
         else:
-            self._read[domain_id] += 1
             return domain
         return None
 

@@ -194,7 +194,9 @@ async def test_only_so_many_reports_are_read_at_once(rig: Rig) -> None:
     while len(taking._reading.waiting) < receiving.WAITING:
         await rig.pool.rows("SELECT 1")
     assert len(started) == receiving.AT_ONCE
-    assert await taking.take(Mail(dmarc(rig), (domain.id,))) == receiving.TOO_MANY
+    for _ in range(2):
+        assert await taking.take(Mail(dmarc(rig), (domain.id,))) == receiving.TOO_MANY
+    assert taking._read[domain.id] == len(running), "those that come again are not counted twice"
     for each in running:
         each.addBoth(answers.append)
     while started:
