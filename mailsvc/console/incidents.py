@@ -36,7 +36,7 @@ class IncidentPages:
     async def _shown(self, request: ConsolePage, status: int = 200, errors: Mapping[str, str] | None = None) -> bytes:
         return request.render(
             "incidents.html", status, incidents=await self.incidents.recent(), components=COMPONENTS, impacts=IMPACTS,
-            done=_DONE.get(request.query("done"), ""), errors=errors or {},
+            done=_DONE.get(request.query("done"), ""), errors=errors or {}, longest_title=TITLE, longest_text=TEXT,
         )  # fmt: skip
 
     @page(INCIDENTS, "POST")
