@@ -125,7 +125,13 @@ class EmbeddedPostgres:
 
     def start_blocking(self, timeout: float = START_SECONDS) -> str:
         """Start the server or use the running one. Returns the DSN. The process that gets the lock manages the server."""
-        deadline = time.monotonic() + timeout
+        try:
+            return self._start(time.monotonic() + timeout)
+        except subprocess.TimeoutExpired as error:
+            program = Path(error.cmd[0]).name
+            raise EmbeddedError(f"{program} did not finish within {error.timeout:.0f} s: the disk or the processor is too busy.") from None
+
+    def _start(self, deadline: float) -> str:
         self._prepare_folder()
         self._take_lock()
         if self.managed and self.pid is None:

@@ -224,6 +224,19 @@ def test_what_an_interrupted_initdb_left_is_removed(tmp_path: Path, monkeypatch:
     assert {each.name for each in tmp_path.iterdir()} == {"data", "data.old_copy"}
 
 
+def test_a_program_that_takes_too_long_is_reported(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    binaries = find_binaries()
+    monkeypatch.setattr(module, "find_binaries", lambda major=None: binaries)
+
+    def slow(command: list[str], **options: float) -> None:
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(module.subprocess, "run", slow)
+    with pytest.raises(EmbeddedError, match=r"^(initdb|postgres) did not finish within \d+ s: "):
+        server.start_blocking()
+    server._release_lock()
+
+
 @as_root
 def test_programs_in_an_unreachable_folder_are_copied(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_binaries()
