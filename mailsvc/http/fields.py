@@ -318,14 +318,24 @@ class Records(Field):
             raise invalid(f"The {name} must have {self.least} to {most} items.")
 
 
+NO_ENTRIES: Schema = {"const": []}
+
+
+def no_entries(value: Any) -> bool:
+    """Whether it is an object without entries. PHP, and so Laravel, writes an empty one as `[]`."""
+    return value in ({}, [])
+
+
 @attrs.frozen
 class TextMap(Field):
     """An object whose values are strings."""
 
     def form(self) -> dict[str, Any]:
-        return {"type": "object", "additionalProperties": {"type": "string"}}
+        return {"anyOf": [{"type": "object", "additionalProperties": {"type": "string"}}, NO_ENTRIES]}
 
     def read(self, value: Any, place: str, rules: Rules) -> Mapping[str, str]:
+        if no_entries(value):
+            return {}
         if not isinstance(value, dict):
             raise invalid(f"The `{place}` field must be an object of strings.")
         for name, content in value.items():

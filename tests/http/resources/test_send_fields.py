@@ -80,6 +80,7 @@ def test_absent_text_differs_from_empty_text() -> None:
 def test_values_of_unset_fields_are_absent() -> None:
     email = read(cc=None, bcc=[], reply_to="", headers=None, attachments=None, tags=None, scheduled_at="", template=None, topic_id="")
     assert (email.cc, email.bcc, email.reply_to, email.headers, email.tags, email.scheduled_at) == ((), (), (), {}, (), None)
+    assert read(headers=[]).headers == {}  # how PHP writes an empty object
 
 
 @pytest.mark.parametrize("field", ["from", "to", "subject"])
@@ -116,6 +117,7 @@ def test_email_needs_html_or_text() -> None:
         ("html", ["x"], "validation_error", "`html`"),
         ("text", {}, "validation_error", "`text`"),
         ("headers", ["x"], "validation_error", "`headers`"),
+        ("headers", "", "validation_error", "`headers`"),
         ("headers", {"X-A": 5}, "validation_error", "`headers.X-A`"),
         ("tags", {"k": "v"}, "validation_error", "`tags`"),
         ("tags", ["x"], "validation_error", "`tags[0]`"),

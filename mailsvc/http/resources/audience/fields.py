@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.audience.double_opt_in import LINK
-from mailsvc.http.fields import SOME_ID, Bounds, Choice, Field, Flag, Id, Record, Records, Rules, Text, Wrong
+from mailsvc.http.fields import NO_ENTRIES, SOME_ID, Bounds, Choice, Field, Flag, Id, Record, Records, Rules, Text, Wrong, no_entries
 from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.resources.send_fields import Address, BareAddress
 from mailsvc.http.strict_json import shortened
@@ -82,9 +82,11 @@ class Values(Field):
 
     def form(self) -> dict[str, Any]:
         value = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
-        return {"type": "object", "additionalProperties": value}
+        return {"anyOf": [{"type": "object", "additionalProperties": value}, NO_ENTRIES]}
 
     def read(self, value: Any, place: str, rules: Rules) -> Mapping[str, Any]:
+        if no_entries(value):
+            return {}
         if not isinstance(value, dict):
             raise invalid(f"The `{place}` field must be an object.")
         for key, content in value.items():

@@ -13,7 +13,7 @@ from mailsvc.audience import import_plan
 from mailsvc.audience.import_plan import ColumnMap, PropertyColumn, WrongMap
 from mailsvc.http import multipart, parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
-from mailsvc.http.fields import SOME_ID, Choice, Field, Record, Rules, Text
+from mailsvc.http.fields import SOME_ID, Choice, Field, Record, Rules, Text, no_entries
 from mailsvc.http.multipart import Part
 from mailsvc.http.operations import PAGING, Parameter, one_of, operation
 from mailsvc.http.problem import invalid, missing, not_found
@@ -200,7 +200,7 @@ def _json(option: str | None, name: str) -> Any:
 
 
 def _column_map(value: Any) -> ColumnMap:
-    if value is None:
+    if value is None or no_entries(value):
         return ColumnMap()
     if not isinstance(value, dict):
         raise invalid("The `column_map` field must be a JSON object.")

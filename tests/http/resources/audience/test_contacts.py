@@ -27,7 +27,7 @@ async def make(rig: ApiRig, path: str, **body: Any) -> str:
 @pytest_twisted.ensureDeferred
 async def test_contact_is_created_once_for_an_address(rig: ApiRig) -> None:
     first = await rig.request("POST", "/contacts", {**ADA, "unsubscribed": False, "audience_id": None})
-    second = await rig.request("POST", "/contacts", {"email": "ADA@example.net", "last_name": "Lovelace"})
+    second = await rig.request("POST", "/contacts", {"email": "ADA@example.net", "last_name": "Lovelace", "properties": []})
     assert (first.status, second.status) == (201, 201)
     assert first.json == second.json == {"object": "contact", "id": first.json["id"]}
     found = (await rig.request("GET", f"/contacts/{first.json['id']}")).json
