@@ -30,6 +30,7 @@ _FORM = "The email address needs to follow the `email@example.com` or `Name <ema
 _TAG = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _TAG_SAYS = "must have 1 to 256 ASCII letters, digits, underscores or dashes"
 _SPACE = b" \t\r\n\f\v"
+_CALENDAR = "BEGIN:VCALENDAR"  # never base64, because of the colon
 
 
 @attrs.frozen
@@ -61,7 +62,10 @@ class BareAddress(Address):
 
 @attrs.frozen
 class File(Field):
-    """The content of an attachment: base64, an array of byte values, or how Node writes a Buffer. The JSON reader can have made `bytes`."""
+    """The content of an attachment: base64, an array of byte values, or how Node writes a Buffer. The JSON reader can have made `bytes`.
+
+    Calendar files can also be sent as text, as Laravel does.
+    """
 
     def form(self) -> dict[str, Any]:
         values = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}}
@@ -82,7 +86,7 @@ class File(Field):
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
-            return _base64(value, place)
+            return value.encode() if value[:100].lstrip().startswith(_CALENDAR) else _base64(value, place)
         if isinstance(value, list):
             try:
                 if set(map(type, value)) <= {int}:
@@ -129,7 +133,7 @@ class _Alias(Text):
         return {}
 
 
-_FILE = File("The content: base64, or an array of byte values.", "SGVsbG8=")
+_FILE = File("The content: base64, or an array of byte values. A calendar (`BEGIN:VCALENDAR…`) can also be plain text.", "SGVsbG8=")
 ATTACHMENT = Record(
     title="SendAttachment",
     fields={

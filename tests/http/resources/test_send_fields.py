@@ -187,6 +187,14 @@ def test_base64_longer_than_a_slice_is_decoded() -> None:
     assert file.content == data
 
 
+@pytest.mark.parametrize("start", ["", "\n  "])
+def test_calendar_can_be_sent_as_text(start: str) -> None:
+    """The Laravel drivers do that for text/calendar, and encode every other attachment."""
+    text = f"{start}BEGIN:VCALENDAR\r\nSUMMARY:Frühstück\r\nEND:VCALENDAR\r\n"
+    [file] = read(attachments=[{"content": text, "content_type": "text/calendar"}]).content.attachments
+    assert file.content.decode() == text
+
+
 def test_empty_attachment_is_an_attachment() -> None:
     assert [a.content for a in read(attachments=[{"content": ""}, {"content": []}]).content.attachments] == [b"", b""]
 
