@@ -14,7 +14,7 @@ from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, sect
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.completion import Authentication, is_address
-from mailsvc.domains import names, tracking
+from mailsvc.domains import lifecycle, names, tracking
 from mailsvc.domains.dns_providers import nameservers, provider_of
 from mailsvc.domains.maintenance import AlreadyAdded, DomainMaintenance, RotationInProgress
 from mailsvc.domains.records import Record, improved, in_zone_file
@@ -115,6 +115,7 @@ class DomainPages:
             status,
             errors=errors or {},
             domain=domain,
+            ends_at=lifecycle.ends_at(domain),
             tracking_host=domain.tracking_host(self.maintenance.publishing.tracking_host),
             not_tracked=tracking.inactive(domain, self.maintenance.publishing.tracking_host),
             name=names.shown(domain.name),

@@ -51,6 +51,11 @@ def _after(domain: Domain, complete: bool, now: datetime) -> Domain:
     return attrs.evolve(domain, since=since, checks=domain.checks + 1, next_check_at=min(now + pause, since + GRACE))
 
 
+def ends_at(domain: Domain) -> datetime | None:
+    """When a verified domain fails because a required record is missing; None if none is, or if the operator trusts the domain."""
+    return domain.since + GRACE if domain.status == "verified" and domain.since is not None and not domain.trusted else None
+
+
 def history_lines(before: Domain, after: Domain) -> list[str]:
     """Lines for the domain's history about the change."""
     lines = []

@@ -84,6 +84,10 @@ async def test_the_records_are_one_table_a_zone_file_and_an_email_to_the_adminis
     page = (await ann.get(path)).text
     assert 'href="https://dash.cloudflare.com/"' in page and page.count('<table class="fold dns">') == 1
     assert "Sending turns on automatically" in page  # the records are looked for without a click
+    for since, words in (("NULL", "all required records are in DNS"), ("now() - interval '71 hours 30 minutes'", "It stops <time")):
+        await pool.run(f"UPDATE domains SET status = 'verified', since = {since}")
+        assert words in (await ann.get(path)).text
+    await pool.run("UPDATE domains SET status = 'pending'")
     zone = (await ann.get(f"{path}/zone")).text
     for kind in ("MX 10 out.example.net.", 'TXT "v=spf1', 'TXT "v=DMARC1'):
         assert kind in zone and escape(kind) in page, kind
