@@ -10,8 +10,15 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 
 
 def plain(value: str) -> str:
-    """The value, with an apostrophe before it if a spreadsheet would read it as a formula."""
-    return f"'{value}" if value[:1] in _FORMULA or value.lstrip(" \u00a0\ufeff")[:1] in _FORMULA else value
+    """The value, with an apostrophe before each part that a spreadsheet would read as a formula.
+
+    Where decimals have a comma, spreadsheets take a semicolon for the end of a cell.
+    """
+    return ";".join(f"'{part}" if _is_formula(part) else part for part in value.split(";"))
+
+
+def _is_formula(cell: str) -> bool:
+    return cell[:1] in _FORMULA or cell.lstrip(" \u00a0\ufeff")[:1] in _FORMULA
 
 
 def lines(rows: Iterable[Iterable[object]]) -> bytes:
