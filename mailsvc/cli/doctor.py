@@ -41,7 +41,7 @@ from mailsvc.store.logs import installation as installed
 from mailsvc.store.logs.figures import Vitals
 from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people.api_keys import Keys
-from mailsvc.store.postgres import server_settings
+from mailsvc.store.postgres import server_settings, upgrade_check
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes
@@ -77,11 +77,17 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
     async def examine(database: Database, reactor: Any) -> None:
         found.extend(await inside(doctor_for(settings, database.pool, reactor, probe, dnsbls), settings, database, reactor))
 
+    async def look(database: Database, _reactor: Any) -> None:
+        found.extend(installation.migrations(await upgrade_check.plan(database.pool)))
+
     async def work(reactor: Any) -> None:
         found.extend(await doctor_for(settings, None, reactor, probe, dnsbls).outside())
         found.extend(machine.findings(machine.measure(settings.secrets.key_file.parent), settings))
         try:
-            await with_database(reactor, settings, examine, checking=False)
+            if settings.database.embedded is None:
+                await with_database(reactor, settings, look, migrating=False)
+            if not any(each.check == "database" for each in found):
+                await with_database(reactor, settings, examine, checking=False)
         except Exception as error:
             why = explain(error)
             if why is None:

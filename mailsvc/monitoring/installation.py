@@ -17,6 +17,7 @@ from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domain
 from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.postgres.upgrade_check import Plan
 
 AUDIT_UNSENT = 1000  # lines; more are a sign that the destination does not take them
 GREETING = ("25", "587", "2587")  # ports whose server sends its greeting in clear
@@ -44,6 +45,15 @@ class Facts:
 def findings(settings: Settings, facts: Facts, release: str) -> list[Finding]:
     """Checks the settings and the database, without network access."""
     return [*_keys(settings), *_files(settings), *_processes(facts, release), *_customers(facts)]
+
+
+def migrations(plan: Plan) -> list[Finding]:
+    """Whether a database in use lacks migrations of this release. To apply them can block writes, so it is left to the operator."""
+    if not plan.pending or not plan.applied:
+        return []
+    lacks = "1 migration" if len(plan.pending) == 1 else f"{len(plan.pending)} migrations"
+    remedy = "Run `mailsvc upgrade --check` to see what that locks, then `mailsvc upgrade`. Nothing else was checked in the database."
+    return [Finding("database", "error", f"It lacks {lacks} of this release.", remedy)]
 
 
 def _keys(settings: Settings) -> list[Finding]:

@@ -106,6 +106,8 @@ def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str
         assert "): blocks reads and writes for a moment" in output and "This takes less than a minute, estimated" in output
         assert "2 recipients are queued" in output
         assert LAST not in output
+        _, output = daemon.command_fails("doctor", "--no-probe")
+        assert "migrations of this release. Run `mailsvc upgrade --check`" in output
         before, _, after = daemon.command("upgrade").partition("The database has the schema of ")
         assert "0017_operate: " in before and after.rstrip().endswith(" seconds.")
         daemon.start()

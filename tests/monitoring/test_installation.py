@@ -9,10 +9,24 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.monitoring.installation import Facts, Process, audit_log, audit_sent, encrypted, findings, outside, pages, sender, trusted
+from mailsvc.monitoring.installation import (
+    Facts,
+    Process,
+    audit_log,
+    audit_sent,
+    encrypted,
+    findings,
+    migrations,
+    outside,
+    pages,
+    sender,
+    trusted,
+)
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.postgres import upgrade_check
+from mailsvc.store.postgres.pool import Pool
 
 COMPLETE = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
 
@@ -150,6 +164,18 @@ async def test_ports_that_listen_on_all_addresses_are_checked(settings: Settings
 
     listening = attrs.evolve(settings, base_url=None, smtp=Smtp(listen={"25": endpoints}))
     assert [each.check for each in await outside(listening, addresses, greet)] == (["port 25"] if tested else [])
+
+
+@pytest_twisted.ensureDeferred
+async def test_missing_migrations_are_reported_and_not_applied(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert migrations(await upgrade_check.plan(pool)) == []
+    known = upgrade_check.migrations()
+    monkeypatch.setattr(upgrade_check, "migrations", lambda: {**known, "9999_future": "-- Later."})
+    [found] = migrations(await upgrade_check.plan(pool))
+    assert (found.state, found.found) == ("error", "It lacks 1 migration of this release.") and "mailsvc upgrade" in found.remedy
+    monkeypatch.setattr(upgrade_check, "migrations", lambda: {"9999_future": "-- Later."})
+    monkeypatch.setattr(upgrade_check, "APPLIED", "SELECT '' WHERE false")
+    assert migrations(await upgrade_check.plan(pool)) == [], "a new database gets its tables from whichever process is first"
 
 
 def test_the_audit_log_is_protected_and_sent() -> None:

@@ -75,8 +75,11 @@ class LiveProcess:
 
 @attrs.frozen
 class Plan:
-    """`newer`: migrations unknown to this release. `needs`: one of them that makes this release incompatible; None: compatible."""
+    """`applied`: whether any migration is; otherwise, the database is new. `newer`: migrations unknown to this release. `needs`: one of
+    them that makes this release incompatible; None: compatible.
+    """
 
+    applied: bool
     pending: tuple[Pending, ...]
     newer: tuple[str, ...]
     needs: str | None
@@ -95,6 +98,7 @@ async def plan(pool: Pool) -> Plan:
     waiting = await pool.rows(WAITING) if await _exists(pool, "queue") else [(0,)]
     running = await pool.rows(RUNNING, (SILENT,)) if await _exists(pool, "processes") else []
     return Plan(
+        bool(applied),
         tuple(
             Pending(name, summary(text), tuple(_step(what, t, sizes[t]) for what, t in touched(text) if t in sizes))
             for name, text in pending
