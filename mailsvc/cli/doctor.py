@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from socket import gethostname
 from typing import Any, get_args
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from mailsvc.cli.runner import start, with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.monitoring import coordinator, installation, machine, sizes, standbys
+from mailsvc.monitoring import control_socket, coordinator, installation, machine, sizes, standbys
 from mailsvc.monitoring import regions as regional
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, State
 from mailsvc.monitoring.failures import explain
@@ -170,9 +171,12 @@ async def _installation(settings: Settings, database: Database, reactor: Any, no
     """Checks the installation steps of docs/operations.md."""
     pool = database.pool
     accounts, sending, held = await installed.counts(pool, now)
-    running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles) for each in await processes.running(pool)]
+    live = await processes.running(pool)
+    running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles, each.silent) for each in live]
+    path = settings.control.socket
+    control = control_socket.problem(path) if path is not None and gethostname() in [each.machine for each in live] else None
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
-    found = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
+    found = installation.findings(settings, Facts(running, held, accounts, sending, control), __version__)
     served = [] if not running else await processes.delivering(pool)
     found += regional.findings(regions.all_regions(settings), settings.region, await installed.regions(pool), served)
     found.append(installation.sender(settings.sender, await _sender_domain(settings, database, reactor)))

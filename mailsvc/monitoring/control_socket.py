@@ -124,6 +124,17 @@ def send(path: Path, command: Mapping[str, object], seconds: float = 60.0) -> di
     return dict(answer)
 
 
+def problem(path: Path) -> str | None:
+    """Why no daemon can be reached at the socket; None if one listens."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(2.0)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
 def _receive(connection: socket.socket) -> bytes:
     """Reads up to the end of the line."""
     data = connection.recv(1 << 16)

@@ -18,6 +18,7 @@ from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domain
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.upgrade_check import Plan
+from mailsvc.store.queue.processes import HEARTBEAT, SILENT
 
 AUDIT_UNSENT = 1000  # lines; more are a sign that the destination does not take them
 GREETING = ("25", "587", "2587")  # ports whose server sends its greeting in clear
@@ -25,26 +26,30 @@ GREETING = ("25", "587", "2587")  # ports whose server sends its greeting in cle
 
 @attrs.frozen
 class Process:
-    """A live process."""
+    """A live process. `silent`: seconds since its last heartbeat."""
 
     name: str
     version: str
     roles: Sequence[str]
+    silent: float = 0.0
 
 
 @attrs.frozen
 class Facts:
-    """What is read from the database. `held` is why all mail is held, if it is."""
+    """What is read from the database. `held` is why all mail is held, if it is; `control` why no daemon listens on the control
+    socket, although one runs on this machine.
+    """
 
     processes: Sequence[Process]
     held: str | None
     accounts: int
     sending: int  # domains that are ready to send
+    control: str | None = None
 
 
 def findings(settings: Settings, facts: Facts, release: str) -> list[Finding]:
     """Checks the settings and the database, without network access."""
-    return [*_keys(settings), *_files(settings), *_processes(facts, release), *_customers(facts)]
+    return [*_keys(settings), *_files(settings, facts.control), *_processes(facts, release), *_customers(facts)]
 
 
 def migrations(plan: Plan) -> list[Finding]:
@@ -99,15 +104,19 @@ def audit_sent(name: str, unsent: int) -> Finding:
     return Finding(f"audit log by {name}", "warning", f"{unsent} lines have not been sent yet.", remedy)
 
 
-def _files(settings: Settings) -> list[Finding]:
+def _files(settings: Settings, unreachable: str | None) -> list[Finding]:
     missing: list[tuple[str, Path | None, str]] = [
         ("control socket", settings.control.socket, "Set control.socket, so that `mailsvc queue` can reach the daemon."),
         ("restore marker", settings.database.restore_marker, "Set database.restore_marker, so that a restored database is detected."),
     ]
-    return [
+    found = [
         Finding(name, "ok", f"It is {path}.") if path is not None else Finding(name, "warning", "Not set.", remedy)
         for name, path, remedy in missing
     ]
+    if settings.control.socket is not None and unreachable is not None:
+        remedy = "Make sure that the daemon runs with the same control.socket, and run `mailsvc` as the daemon's user."
+        found[0] = Finding("control socket", "warning", f"{settings.control.socket} cannot be used: {unreachable}.", remedy)
+    return found
 
 
 def _processes(facts: Facts, release: str) -> list[Finding]:
@@ -116,6 +125,10 @@ def _processes(facts: Facts, release: str) -> list[Finding]:
         return [Finding("processes", "error", "None is running.", remedy)]
     roles = {role for process in facts.processes for role in process.roles}
     found = [Finding("processes", "ok", f"{len(facts.processes)} running.")]
+    silent = [f"{process.name}, last seen {process.silent:.0f} s ago" for process in facts.processes if process.silent > 2 * HEARTBEAT]
+    if silent:
+        remedy = f"Each may have ended. After {SILENT:.0f} s without a heartbeat, others take over its mail."
+        found = [Finding("processes", "warning", f"{len(facts.processes)} registered. Silent: {'; '.join(silent)}.", remedy)]
     missing = sorted({"http", "smtp", "delivery", "ledger", "webhooks", "domains"} - roles)
     if missing:
         found.append(

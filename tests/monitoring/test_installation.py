@@ -9,6 +9,7 @@ import attrs
 import pytest
 import pytest_twisted
 
+from mailsvc.monitoring import control_socket
 from mailsvc.monitoring.installation import (
     Facts,
     Process,
@@ -56,6 +57,11 @@ def test_each_missing_step_is_reported(settings: Settings) -> None:
     bare = attrs.evolve(settings, control=Control(), database=Database())
     assert wrong(bare, COMPLETE) == [("control socket", "warning"), ("restore marker", "warning")]
     assert wrong(settings, attrs.evolve(COMPLETE, processes=[])) == [("processes", "error")]
+    missing = control_socket.problem(Path("/nowhere/control.sock"))
+    assert wrong(settings, attrs.evolve(COMPLETE, control=missing)) == [("control socket", "warning")]
+    silent = attrs.evolve(COMPLETE, processes=[Process("7 on out", "1.0", ROLES, 31.4), Process("8 on out", "1.0", ROLES, 9.0)])
+    assert wrong(settings, silent) == [("processes", "warning")]
+    assert "2 registered. Silent: 7 on out, last seen 31 s ago." in [each.found for each in findings(settings, silent, "1.0")][3]
     old = attrs.evolve(COMPLETE, processes=[Process("7 on out", "0.9", ["http"])], held="Held.")
     assert wrong(settings, old) == [("roles", "warning"), ("releases", "warning"), ("hold", "warning")]
     assert wrong(settings, attrs.evolve(COMPLETE, accounts=0, sending=0)) == [("customers", "warning")]

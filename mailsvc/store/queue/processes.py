@@ -73,6 +73,7 @@ _RUNNING = Columns.of(
     version="coalesce(version, '')",
     keys="coalesce(seal_keys, '{}')",
     started_at="started_at",
+    silent="extract(epoch FROM clock_timestamp() - heartbeat_at)::float8",
 )
 RUNNING = f"""
     SELECT {_RUNNING} FROM processes
@@ -84,7 +85,7 @@ _own_ids: set[int] = set()  # of this process
 
 @attrs.frozen
 class Running:
-    """A live process, as registered. Old releases record neither `version` nor `keys`."""
+    """A live process, as registered. Old releases record neither `version` nor `keys`. `silent`: seconds since its last heartbeat."""
 
     id: int
     host: str
@@ -94,6 +95,7 @@ class Running:
     version: str
     keys: Sequence[str]
     started_at: datetime
+    silent: float = 0.0
 
     @property
     def machine(self) -> str:
