@@ -24,7 +24,7 @@ const hint = ({ node }) => (node.type.name === "heading" ? `Heading ${node.attrs
 function mount(element, { content, variables, changed, upload, say }) {
   const extensions = [
     // The toolbar works on the selection, so the selection stays when the toolbar takes the focus.
-    StarterKit.configure({ CodeBlockPrism: false, FocusScopes: { clearSelectionOnBlur: false } }),
+    StarterKit.configure({ CodeBlockPrism: false, Link: { defaultProtocol: "https" }, FocusScopes: { clearSelectionOnBlur: false } }),
     PlainCodeBlock,
     Placeholder.configure({ placeholder: hint, includeChildren: true }),
     EmailTheming,

@@ -13,6 +13,14 @@ const blockOf = (editor) => BLOCKS.slice(1).find(([level]) => editor.isActive("h
 
 const KINDS = "image/png,image/jpeg,image/gif,image/webp";
 
+// What people type as an address, as one that works in an email: with a scheme.
+function complete(typed) {
+  const url = typed.trim();
+  if (!url || /^([a-z][a-z0-9+-]*:|[#{]|\/[^/])/i.test(url)) return url;
+  if (/^[^\s/@]+@[^\s/@]+$/.test(url)) return `mailto:${url}`;
+  return `https://${url.replace(/^\/\//, "")}`;
+}
+
 const withoutNothing = (href) => (href === "#" ? "" : href); // what a new button has
 
 function look({ editor }) {
@@ -85,9 +93,9 @@ function Fields({ label, pressed, fields, initial, apply, children }) {
 
 function LinkField({ editor, href }) {
   const apply = ({ url }) => {
-    const chain = editor.chain().focus();
-    if (editor.isActive("button")) chain.updateButton({ href: url.trim() || "#" }).run();
-    else (url.trim() ? chain.extendMarkRange("link").setLink({ href: url.trim() }) : chain.extendMarkRange("link").unsetLink()).run();
+    const chain = editor.chain().focus(), href = complete(url);
+    if (editor.isActive("button")) chain.updateButton({ href: href || "#" }).run();
+    else (href ? chain.extendMarkRange("link").setLink({ href }) : chain.extendMarkRange("link").unsetLink()).run();
   };
   return (
     <Fields label="Link" pressed={Boolean(href)} fields={[["url", "Link address", "https://example.com"]]} initial={{ url: href }} apply={apply}>
@@ -99,7 +107,7 @@ function LinkField({ editor, href }) {
 // Adds an image, or changes the selected one. `store` uploads a file.
 function ImageField({ editor, selected, store }) {
   const apply = ({ url, alt }) => {
-    const image = { src: url.trim(), alt: alt.trim() };
+    const image = { src: complete(url), alt: alt.trim() };
     if (!image.src) return;
     if (selected) editor.chain().focus().updateAttributes("image", image).run();
     else if (editor.chain().focus().setImage(image).run()) leaveImage(editor);
