@@ -71,12 +71,16 @@ function Variables({ editor, variables, selected }) {
 // A button that opens fields; Enter applies them, Escape closes them. `fields`: [name, label, placeholder] of each.
 function Fields({ label, pressed, fields, initial, apply, children }) {
   const [typed, type] = useState(null);
+  const [left, leave] = useState(false); // by Escape: the focus goes back to the button
   const id = useId();
-  if (typed === null) return <button type="button" className="tool wide" aria-pressed={pressed} onClick={() => type(initial)}>{label}</button>;
+  if (typed === null) {
+    const open = () => { leave(false); type(initial); };
+    return <button type="button" className="tool wide" aria-pressed={pressed} autoFocus={left} onClick={open}>{label}</button>;
+  }
   const done = () => { apply(typed); type(null); };
   const keys = (event) => {
     if (event.key === "Enter") { event.preventDefault(); done(); }
-    if (event.key === "Escape") type(null);
+    if (event.key === "Escape") { leave(true); type(null); }
   };
   return (
     <span className="tools">
