@@ -12,6 +12,7 @@ import { createRoot } from "react-dom/client";
 import { leaveImage, uploads } from "./images.js";
 import { nameFields } from "./names.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
+import { pasting } from "./pasting.js";
 import { variableSuggestion } from "./suggestion.js";
 import { Toolbar } from "./toolbar.jsx";
 
@@ -31,6 +32,7 @@ function mount(element, { content, variables, changed, upload, say }) {
     Variable,
     UnsubscribeFooter,
     variableSuggestion(variables),
+    pasting(say),
   ];
   const images = uploads(upload, say);
   let ours;

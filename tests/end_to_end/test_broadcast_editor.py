@@ -29,7 +29,36 @@ DROPPED = """(content) => {
   transfer.items.add(new File([Uint8Array.from(atob(content), (each) => each.charCodeAt(0))], "colors.gif", { type: "image/gif" }));
   return transfer;
 }"""
-REFUSED = re.compile("status of 4(03|22)")  # the browser's own line about a response that a test asks for
+# What the clipboard has after copying from another program: HTML, its text, and maybe a picture of it.
+PASTED = """(place, [html, picture]) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/html", html);
+  clipboardData.setData("text/plain", html.replace(/<[^>]*>/g, ""));
+  const content = Uint8Array.from(atob(picture), (each) => each.charCodeAt(0));
+  if (picture) clipboardData.items.add(new File([content], "image.png", { type: "image/png" }));
+  place.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+}"""
+GOOGLE = """<meta charset="utf-8"><b style="font-weight:normal" id="docs-internal-guid-1"><p>Plain <span style="font-weight:700">bold</span>
+<span style="font-style:italic">slanted</span></p><p><a href="javascript:alert(1)">Script</a> <a href="/page">Page</a></p></b>"""
+WORD = """<html xmlns:w="urn:schemas-microsoft-com:office:word"><p class=MsoNormal onclick="alert(1)">One paragraph
+<img src="file:///C:/chart.png"></p></html>"""
+# A save begins and ends while the answer about what others saved is on its way.
+SAVED_MEANWHILE = """async () => {
+  const real = fetch;
+  window.fetch = async (url, ...more) => {
+    const answer = await real(url, ...more);
+    if (url.endsWith("/state")) { changed(); await save(); }
+    return answer;
+  };
+  await look();
+  window.fetch = real;
+}"""
+TIMERS = """() => {
+  const real = setTimeout;
+  window.timers = [];
+  window.setTimeout = (action, after) => { timers.push(after); return real(action, after); };
+}"""
+REFUSED = re.compile("status of 4(03|13|22)")  # the browser's own line about a response that a test asks for
 
 pytestmark = MARKS
 
@@ -184,6 +213,40 @@ def test_images_are_uploaded_by_button_and_by_drop_and_sent(page: Page, daemon: 
     page.locator(".images li").first.get_by_text("Delete", exact=True).click()
     page.get_by_role("button", name="Delete the image").first.click()
     expect(page.locator(".images img")).to_have_count(1)
+
+
+def test_pasted_text_keeps_its_meaning_and_links_work_in_an_email(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon)
+    page = page.context.new_page()  # whose console may complain about pasted styles and scripts
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit")
+    text = page.get_by_role("textbox", name="Content of the email")
+    text.click()
+    text.evaluate(PASTED, [GOOGLE, ""])
+    expect(text.locator("strong")).to_have_text("bold")
+    expect(text.locator("em")).to_have_text("slanted")
+    page.keyboard.press("Enter")
+    text.evaluate(PASTED, [WORD, base64.b64encode(picture("PNG")).decode()])
+    expect(page.locator("#uploaded")).to_contain_text("Images that aren’t on a website were left out.")
+    expect(text.locator("p")).to_have_text(["Plain bold slanted", "Script Page", "One paragraph"])
+    expect(text.locator("img[src], a")).to_have_count(0)
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.press("ControlOrMeta+x")
+    page.keyboard.press("ControlOrMeta+v")
+    expect(text.locator("p")).to_have_text(["Plain bold slanted", "Script Page", "One paragraph"])
+    expect(text.locator("[data-type=container]")).to_have_count(1)
+
+    page.keyboard.press("ControlOrMeta+a")
+    link = page.get_by_role("toolbar").get_by_role("button", name="Link", exact=True)
+    link.click()
+    page.keyboard.press("Escape")
+    expect(link).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_label("Link address").fill("example.com/news")
+    page.keyboard.press("Enter")
+    saved(page)
+    html = call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
+    assert set(re.findall('href="([^"]*)"', html)) == {"https://example.com/news"} and "onclick" not in html
+    page.close()
 
 
 def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: Daemon) -> None:

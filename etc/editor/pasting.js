@@ -1,0 +1,80 @@
+// Pasting HTML. The library takes styles away before it reads them, which makes everything from Google Docs bold, adds a picture of the text
+// if Word puts one beside it, and puts blocks of this editor into a container of their own. ProseMirror does the rest here.
+import { Extension } from "@tiptap/core";
+import { Plugin } from "@tiptap/pm/state";
+
+const LONGEST = 500_000; // characters of text; more cannot be saved, and browsers need minutes for it
+const KEPT = { a: ["href"], img: ["src", "alt", "width", "height"], td: ["colspan", "rowspan"], th: ["colspan", "rowspan"], ol: ["start"] };
+const ANYWHERE = ["dir"];
+const FORBIDDEN = "script, style, iframe, object, embed, meta, base, link, title, template, noscript";
+const PUBLIC = /^(https?:|\{\{\{)/i; // images that recipients can load
+const LINKS = /^(https?:|mailto:|tel:|sms:|#$|\{\{\{)/i; // "#": a button without a link yet
+
+// What styles mean, as elements. Their text is read through an element made here, because the page's policy forbids style attributes.
+const MARKS = {
+  strong: ({ fontWeight }) => fontWeight === "bold" || fontWeight === "bolder" || Number(fontWeight) >= 600,
+  em: ({ fontStyle }) => fontStyle === "italic",
+  u: ({ textDecoration, textDecorationLine }) => /underline/.test(textDecorationLine || textDecoration),
+  s: ({ textDecoration, textDecorationLine }) => /line-through/.test(textDecorationLine || textDecoration),
+};
+const NOT_BOLD = /^(normal|400)$/;
+
+function setMarks(element) {
+  const { style } = Object.assign(document.createElement("span"), { style: element.getAttribute("style") });
+  if (element.matches("b, strong") && NOT_BOLD.test(style.fontWeight)) element.replaceWith(...element.childNodes);
+  else if (element.matches("span, p, li, td, div, font"))
+    for (const [mark, means] of Object.entries(MARKS)) {
+      if (!means(style) || element.closest(`${mark}, a, h1, h2, h3`)) continue;
+      const around = element.ownerDocument.createElement(mark);
+      around.append(...element.childNodes);
+      element.append(around);
+    }
+}
+
+// Takes out what an email cannot have. Returns how many images are left out because only this computer has them.
+function tidy(body) {
+  body.querySelectorAll(FORBIDDEN).forEach((one) => { one.remove(); });
+  for (const link of body.querySelectorAll("a")) if (!LINKS.test(link.getAttribute("href")?.trim())) link.removeAttribute("href");
+  const images = [...body.querySelectorAll("img[src]")].filter((one) => !PUBLIC.test(one.getAttribute("src").trim()));
+  images.forEach((one) => { one.remove(); });
+  return images.length;
+}
+
+// Of HTML made elsewhere, only its meaning stays. That of this editor keeps its looks, but not the container, which is there already.
+function clean(body, ours) {
+  if (ours) body.querySelectorAll("[data-type=container]").forEach((one) => { one.replaceWith(...one.childNodes); });
+  else {
+    body.querySelectorAll("[style]").forEach(setMarks);
+    for (const element of body.querySelectorAll("*"))
+      for (const { name } of [...element.attributes])
+        if (!ANYWHERE.includes(name) && !KEPT[element.localName]?.includes(name)) element.removeAttribute(name);
+  }
+}
+
+export const pasting = (say) => Extension.create({
+  name: "pasting",
+  addProseMirrorPlugins() {
+    const paste = (view, event) => {
+      const data = event.clipboardData, html = data?.getData("text/html") ?? "", plain = data?.getData("text/plain") ?? "";
+      if (view.composing || view.state.selection.$from.parent.type.spec.code) return false;
+      if (plain.length > LONGEST) {
+        say(`Not pasted: the text has more than ${LONGEST.toLocaleString()} characters.`);
+        return true;
+      }
+      if (view.input.shiftKey && plain) return view.pasteText(plain); // Ctrl+Shift+V
+      if (!html) return false;
+      const { body } = new DOMParser().parseFromString(html, "text/html");
+      const left = tidy(body);
+      if (!body.textContent.trim() && data.files[0]) return false; // a picture alone: the library uploads it
+      if (left) say("Images that aren’t on a website were left out. Add them with “Image”.");
+      clean(body, html.includes("data-pm-slice"));
+      return view.pasteHTML(body.innerHTML);
+    };
+    const handle = (view, event) => {
+      const done = paste(view, event);
+      if (done) event.preventDefault();
+      return done;
+    };
+    return [new Plugin({ props: { handleDOMEvents: { paste: handle } } })];
+  },
+});
