@@ -261,6 +261,9 @@ def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: 
     saved(other)
     expect(other.locator("#conflict")).to_contain_text("theirs is in the earlier versions")
     assert call(daemon, "GET", f"/broadcasts/{broadcast}")["subject"] == "Second"
+    page.goto("/dashboard/broadcasts")
+    page.go_back()
+    expect(page.get_by_label("Subject")).to_have_value("Second")
     other.goto(path)
     other.locator("#history > summary").click()
     expect(other.locator("#versions tbody tr")).to_have_count(2)
