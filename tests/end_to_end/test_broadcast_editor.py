@@ -156,8 +156,11 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     expect(frame.locator("pre")).to_contain_text("Dear Ada, your plan is gold")
     page.get_by_label("Desktop").check()
 
-    page.get_by_role("button", name="Send a test").click()
+    tests: list[str] = []
+    page.on("request", lambda request: tests.append(request.url) if request.url.endswith("/test") else None)
+    page.get_by_role("button", name="Send a test").dblclick()
     expect(page.locator("#tested")).to_contain_text("Sent to ")
+    assert len(tests) == 1
     page.locator("#tested a").click()
     expect(page.get_by_role("heading", name="Test: For Ada")).to_be_visible()
 

@@ -142,14 +142,20 @@ async function show() {
 }
 document.addEventListener("click", (event) => { if (event.target.id === "show") show(); });
 document.addEventListener("change", (event) => { if (event.target.form?.id === "preview" && !byId("frame").hidden) show(); });
+let testing = false;  // a test email: a double click sends one
 document.addEventListener("submit", async (event) => {
   if (event.target.id !== "preview") return;
   event.preventDefault();
+  if (testing) return;
+  testing = true;
+  await sendTest(event.target).finally(() => { testing = false; });
+});
+async function sendTest(form) {
   const tested = byId("tested");
   tested.textContent = "Sending…";
   if (!await save()) { tested.textContent = "Not sent: the draft couldn’t be saved."; return; }
   try {
-    const { ok, answer } = await ask(`${path}/test`, new FormData(event.target));
+    const { ok, answer } = await ask(`${path}/test`, new FormData(form));
     tested.textContent = ok ? `Sent to ${answer.to}. ` : `Not sent: ${answer.errors.test}`;
     if (ok && answer.id) {  // missing for roles that cannot read emails
       const link = document.createElement("a");
@@ -158,7 +164,7 @@ document.addEventListener("submit", async (event) => {
       tested.append(link);
     }
   } catch (error) { tested.textContent = error instanceof TypeError ? "Not sent: the server can’t be reached." : "Not sent. Check the contact and try again."; }
-});
+}
 
 // Whatever leaves the page or replaces the content saves first.
 document.addEventListener("click", async (event) => {
