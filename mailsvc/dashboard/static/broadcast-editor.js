@@ -116,9 +116,11 @@ function changed() {
 
 async function look() {
   if (document.hidden || running) return;
+  const base = draft.elements.base.value;
   try {
     const { ok, answer } = await ask(`${path}/state`);
-    if (ok && !running && answer.newest && answer.base !== draft.elements.base.value) warn(answer.newest, false);
+    const ours = running || draft.elements.base.value !== base; // saved meanwhile: the answer can be older
+    if (ok && !ours && answer.newest && answer.base !== base) warn(answer.newest, false);
   } catch { /* the next look or save says so */ }
 }
 
