@@ -306,6 +306,17 @@ def test_html_made_elsewhere_opens_as_html(page: Page, daemon: Daemon) -> None:
     html.fill(FOREIGN.replace("elsewhere", "here"))
     saved(page)
     assert "Made here" in call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
+    page.evaluate(SAVED_MEANWHILE)
+    expect(page.locator("#conflict")).to_be_hidden()
+
+    page.route("**/edit/save", lambda route: route.fulfill(status=413, json={}))
+    page.evaluate(TIMERS)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#status")).to_contain_text("Not saved: The content is too long. Shorten it.")
+    assert page.evaluate("timers") == []  # it does not try again
+    page.unroute_all()
+    page.get_by_role("button", name="Save", exact=True).click()
+    saved(page)
     page.locator("summary", has_text="Use the editor").click()
     page.get_by_role("link", name="Start with an empty page").click()
     expect(page.get_by_role("textbox", name="Content of the email")).to_be_visible()

@@ -14,6 +14,8 @@ let timer = 0, running = null;
 
 const time = (at) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
+class TooLong extends Error { message = "The content is too long. Shorten it."; }
+
 const JSON_ONLY = { Accept: "application/json" };
 
 // Sends a form. Forms of a session that has ended are refused: whoever has signed in again gets the token of the new session.
@@ -32,7 +34,7 @@ async function ask(url, fields) {
   if (!response.headers.get("content-type")?.startsWith("application/json"))
     throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : "The server couldn’t save it.");
   const answer = await response.json();
-  if (!response.ok && !answer.errors) throw new Error(response.status === 413 ? "The content is too long." : "The server couldn’t save it.");
+  if (!response.ok && !answer.errors) throw response.status === 413 ? new TooLong() : new Error("The server couldn’t save it.");
   return { ok: response.ok, answer };
 }
 
@@ -93,7 +95,7 @@ async function store() {
     return true;
   } catch (error) {
     status.textContent = `Not saved: ${error instanceof TypeError ? "the server can’t be reached." : error.message} Your changes are still on this page.`;
-    timer = setTimeout(save, LOOK);
+    if (!(error instanceof TooLong)) timer = setTimeout(save, LOOK);
     return false;
   }
 }
