@@ -129,7 +129,7 @@ class Checker:
         found: Any = await lookup(record.name)
         if isinstance(found, Temporary):
             return ZoneAnswer(problem=f"{answer.problem}; {found.reason}")
-        return ZoneAnswer(found.values if isinstance(found, Records) else (), "the resolver")
+        return ZoneAnswer(found.values if isinstance(found, Records) else (), "the resolver", answer.alias)
 
     async def _defect(self, record: Record, answer: ZoneAnswer, domain: Domain) -> Defect | None:
         if answer.problem is not None:
@@ -138,7 +138,7 @@ class Checker:
         if answer.differing is not None:
             return Defect("differing", f"Not all nameservers have it yet: {answer.differing}. Wait, or contact your DNS provider.")
         if defect is not None and defect.problem == "missing":
-            return await self._find_doubled(record, domain) or defect
+            return await self._find_doubled(record, domain) or (judge.behind_cname(record, answer.alias) if answer.alias else defect)
         return defect
 
     async def _compare(self, record: Record, answer: ZoneAnswer, domain: Domain) -> Defect | None:

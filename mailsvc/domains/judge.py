@@ -129,6 +129,12 @@ def missing(record: Record) -> Defect:
     return Defect("missing", f"There is no {record.type} record at {record.name}. Add it.")
 
 
+def behind_cname(record: Record, target: str) -> Defect:
+    """A name has nothing beside a CNAME. One that comes from a wildcard gives way to any record at the name."""
+    advice = f"Delete the CNAME, unless it comes from a wildcard, and add the {record.type} record."
+    return Defect("missing", f"{record.name} is a CNAME to {target}, which has no such {record.type} record. {advice}")
+
+
 def doubled(record: Record, name: str, entered: str) -> Defect:
     return Defect(
         "doubled_name", f"The record is at {name}: your DNS provider appended the domain to the name. Enter {entered} as the name."

@@ -192,6 +192,9 @@ async def test_a_return_path_can_be_a_cname(rig: Rig) -> None:
     rig.set("bounces.example.net", "TXT", '"v=spf1 a:out.example.net ~all"')
     findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
     statuses = {(r.purpose, r.type): (r.status, r.where) for r in findings.records}
+    rig.set("bounces.example.net", "MX")
+    advice = "Delete the CNAME, unless it comes from a wildcard, and add the MX record."
+    assert await found(rig, domain) == {MX: ("missing", f"{SEND} is a CNAME to bounces.example.net, which has no such MX record. {advice}")}
     assert statuses[MX] == statuses[SPF] == ("verified", "the nameservers of example.net, through bounces.example.net")
 
 
