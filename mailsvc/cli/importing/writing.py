@@ -83,13 +83,12 @@ class Destination:
     # Storing
 
     async def store(self, export: Export, service: str, update: bool) -> Sequence[str]:
-        """`update`: overwrite names of contacts that are here already. Returns why domains could not be added."""
+        """`update`: overwrite names of contacts that are here already. Returns why segments were left out and domains not added."""
         await self._suppress(export, service)
         await self._import(list(export.people.values()), update)
         if not update:  # of those who are here already, only this changes
             await self._import([Person(each.email, unsubscribed=True) for each in export.people.values() if each.unsubscribed], True)
-        await self._join(export)
-        return await self._add_domains(export)
+        return [*await self._join(export), *await self._add_domains(export)]
 
     async def _add_domains(self, export: Export) -> Sequence[str]:
         there = {each.name for each in (await self.customers.domains.list(self.owner.id))[0]}
@@ -121,7 +120,7 @@ class Destination:
         if found is not None and found.reason is not None:
             raise Refused(f"The contacts could not be imported: {found.reason}")
 
-    async def _join(self, export: Export) -> None:
+    async def _join(self, export: Export) -> list[str]:
         there = {each.name: each.id for each in await self._segments()}
         for name in dict.fromkeys(export.segments.values()):
             if name not in there:
@@ -129,16 +128,20 @@ class Destination:
         joining: dict[str, list[str]] = {}
         for person, name in export.memberships():
             joining.setdefault(name, []).append(folded(person.email))
-        for name, addresses in joining.items():
-            for batch in _batches(addresses):
-                await self._add(there[name], batch)
+        added = {name: all([await self._add(there[name], batch) for batch in _batches(addresses)]) for name, addresses in joining.items()}
+        why = "has a double opt-in, so nobody was added to it: a file is no confirmation."
+        return [f"The segment {name} {why}" for name, done in added.items() if not done]
 
-    async def _add(self, segment: UUID, addresses: Sequence[str]) -> None:
-        async def add(tx: Transaction) -> None:
-            await locked(tx, self.owner.id, [segment])
+    async def _add(self, segment: UUID, addresses: Sequence[str]) -> bool:
+        """Returns false if the segment has a double opt-in."""
+
+        async def add(tx: Transaction) -> bool:
+            if (await locked(tx, self.owner.id, [segment]))[segment].confirmation is not None:
+                return False
             await members.join(tx, self.owner.id, segment, addresses, utc(self.clock))
+            return True
 
-        await self.pool.transact(add)
+        return await self.pool.transact(add)
 
 
 def _table(people: Sequence[Person], most: int) -> bytes:

@@ -88,6 +88,14 @@ async def test_everything_is_imported_once_and_nobody_is_subscribed_again(mailsv
     await mailsvc(*words)
     assert rows(database, contacts)[1] == ("gone@x.example", None, True)
 
+    # A file is no confirmation.
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        wording = dict.fromkeys(("sender", "subject", "html", "text", "title", "message", "button", "done"), "x")
+        cursor.execute("UPDATE segments SET confirmation = %s", (json.dumps(wording),))
+        cursor.execute("DELETE FROM contact_segments")
+    assert "The segment News has a double opt-in" in (await mailsvc(*words)).messages
+    assert rows(database, members) == []
+
 
 @pytest_twisted.ensureDeferred
 async def test_who_unsubscribed_there_keeps_the_name_that_is_here(mailsvc: InProcess, database: str, tmp_path: Path) -> None:
