@@ -18,6 +18,7 @@ from twisted.web.resource import Resource
 
 from mailsvc.clock import utc
 from mailsvc.console.listener import answered
+from mailsvc.dashboard import safety
 from mailsvc.dashboard.page import THEME, PageError, PageRequest, error_page, not_found, read_form, urlencoded
 from mailsvc.dashboard.pages import static_file
 from mailsvc.store.console.operators import Operators, OperatorSession
@@ -60,6 +61,10 @@ class ConsolePage(PageRequest):
         """Who is signed in, on pages that require it."""
         assert self.session is not None
         return cast(OperatorSession, self.session)
+
+    @property
+    def token(self) -> str:
+        return safety.token(self.context.secrets()[0], self.binding)
 
     def lines(self, action: str, subject: str = "", account_id: UUID = INSTALLATION, about: str = "") -> list[Line]:
         """Entries for the audit log, to be written in the transaction of the change."""

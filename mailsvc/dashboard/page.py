@@ -59,6 +59,7 @@ REAUTHENTICATE = f"{SIGN_IN}/again"
 PLAN = f"{HOME}/settings/plan"  # what everyone can open who cannot open the home page
 FIRST = f"{SIGN_IN}/first"  # where somebody who signed in with a link chooses how to sign in from now on
 REAUTHENTICATION_LIFETIME = timedelta(minutes=15)  # after it, dangerous changes ask for a proof again
+SWITCHED = "You’ve switched accounts since this page was loaded, so nothing was changed. Go back and reload the page."
 NEVER = datetime.fromtimestamp(0, UTC)  # `proved_at` of a session whose user signed in through a provider that reports no sign-in time
 
 
@@ -195,7 +196,7 @@ class PageRequest:
 
     @property
     def token(self) -> str:
-        return safety.token(self.context.secrets()[0], self.binding)
+        return safety.token(self.context.secrets()[0], self.binding, self.session.account_id if self.session is not None else None)
 
     # Response
 
@@ -411,7 +412,10 @@ async def _member_redirect(request: PageRequest, session: Session, access: Acces
         return request.redirect(HOME)
     if request.path == SWITCH:  # to an account whose rules they meet
         return None
-    if not allow_list.allows(request.address, session.networks) and not request.path.startswith(OWN):
+    own = request.path.startswith(OWN)
+    if not own and safety.of_another_account(request.form.get("token", ""), session.account_id):
+        raise PageError(403, "Account switched", SWITCHED)
+    if not own and not allow_list.allows(request.address, session.networks):
         await request.write_audit_entry("access denied", f"{request.path}, network")
         raise forbidden("This account can’t be opened from your network. Ask an admin of the account.")
     if session.must_use_provider:

@@ -6,6 +6,7 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
+from uuid import UUID
 
 HOME = "/dashboard"
 
@@ -26,6 +27,7 @@ _ALWAYS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
 _HSTS = {"Strict-Transport-Security": "max-age=31536000; includeSubDomains"}  # 6797 §6.1
+_SIGNATURE = 64  # characters of a token
 _PATH = re.compile(r"/dashboard(/[A-Za-z0-9_.~-]+)*(\?[A-Za-z0-9_.~%&=+@:-]*)?")
 
 
@@ -71,14 +73,22 @@ def cookies(values: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def token(secret: bytes, binding: str) -> str:
-    """The token of a form. It is bound to a session, or to a browser without one."""
-    return hmac.digest(secret, b"form " + binding.encode("utf-8", "surrogateescape"), "sha256").hex()
+def token(secret: bytes, binding: str, account_id: UUID | None = None) -> str:
+    """The token of a form. It is bound to a session, or to a browser without one. After it: the account that the page shows."""
+    signature = hmac.digest(secret, b"form " + binding.encode("utf-8", "surrogateescape"), "sha256").hex()
+    return signature if account_id is None else signature + account_id.hex
 
 
 def same_token(secrets: Sequence[bytes], binding: str, given: str) -> bool:
-    encoded = given.encode("utf-8", "surrogateescape")
+    """Whether the token is that of the session or browser, whatever account its page showed."""
+    encoded = given[:_SIGNATURE].encode("utf-8", "surrogateescape")
     return bool(binding) and any(hmac.compare_digest(token(secret, binding).encode(), encoded) for secret in secrets)
+
+
+def of_another_account(given: str, account_id: UUID | None) -> bool:
+    """Whether the page with this token showed another account. The member has switched since, in another tab."""
+    shown = given[_SIGNATURE:]
+    return bool(shown) and (account_id is None or shown != account_id.hex)
 
 
 def from_our_page(sent: Mapping[str, str], host: str) -> bool:

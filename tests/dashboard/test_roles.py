@@ -141,6 +141,13 @@ async def test_a_member_of_several_accounts_switches_on_every_page(pool: Pool) -
     assert (await browser.post(SWITCH, {"account": str(second)})).location == "/dashboard"
     assert "Your role, Read-only" in (await browser.get("/dashboard/domains")).text  # the role in that account
     assert (await browser.post(SWITCH, {"account": str(foreign)})).status == 404
+    # A page that shows the second account is still open in another tab.
+    assert (await browser.post(SWITCH, {"account": str(first)})).location == "/dashboard"
+    late = await browser.post("/dashboard/suppressions", {"emails": "bob@example.net"})
+    assert late.status == 403 and "switched accounts" in late.text and await pool.rows("SELECT FROM suppressions") == []
+    assert (await browser.post("/dashboard/settings/profile/name", {"name": "Ann"})).status == 303
+    await browser.get("/dashboard/suppressions")
+    assert (await browser.post("/dashboard/suppressions", {"emails": "bob@example.net"})).status == 303
 
 
 @pytest_twisted.ensureDeferred
