@@ -29,6 +29,7 @@ from mailsvc.store.cells.account_copying import AccountCopying, Side, connect, d
 from mailsvc.store.cells.account_tables import KEPT, LEFT_BEHIND, PASSIVE, STAGED, USERS
 from mailsvc.store.cells.hold import LOCK_ALONE
 from mailsvc.store.cells.nodes import Refused
+from mailsvc.store.privacy.erasures import EVERYWHERE
 
 REASON = "The account is being moved to another cell."
 MOST_QUEUED = 50_000  # recipients, and as many webhooks
@@ -57,7 +58,8 @@ SELECT CASE
     WHEN EXISTS (SELECT FROM broadcasts WHERE account_id = %(account)s AND status = 'queued') THEN 'A broadcast is being sent.'
     WHEN EXISTS (SELECT FROM contact_imports WHERE account_id = %(account)s AND status IN ('queued', 'in_progress'))
     THEN 'Contacts are being imported.'
-    WHEN EXISTS (SELECT FROM erasures WHERE account_id = %(account)s AND finished_at IS NULL) THEN 'Data is being erased.'
+    WHEN EXISTS (SELECT FROM erasures WHERE account_id IN (%(account)s, %(everywhere)s) AND finished_at IS NULL)
+    THEN 'Data is being erased.'
     WHEN (SELECT count(*) FROM (SELECT FROM queue WHERE account_id = %(account)s LIMIT %(most)s + 1) q) > %(most)s
     THEN format('More than %%s recipients are queued.', %(most)s)
     WHEN (SELECT count(*) FROM (SELECT FROM webhook_outbox WHERE account_id = %(account)s LIMIT %(most)s + 1) o) > %(most)s
@@ -211,7 +213,7 @@ class AccountMove:
                 raise Refused(f"Another account in {target} has the domain {', '.join(taken)}. Remove it there first.")
 
     def _blocked(self, cursor: Any) -> str | None:
-        cursor.execute(_BLOCKERS, {"account": self._id, "most": MOST_QUEUED})
+        cursor.execute(_BLOCKERS, {"account": self._id, "everywhere": str(EVERYWHERE), "most": MOST_QUEUED})
         [(why,)] = cursor.fetchall()
         return None if why is None else str(why)
 

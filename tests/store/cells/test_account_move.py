@@ -191,6 +191,11 @@ def test_mail_is_held_while_the_last_rows_are_copied_and_due_afterwards(cells: C
     [
         ("UPDATE queue SET lease = 1", "Mail of the account was still being sent after 0 s."),
         ("UPDATE broadcasts SET status = 'queued'", "A broadcast is being sent."),
+        (
+            "INSERT INTO erasures (account_id, id, hash, key, suppress, origin, requested_at)"
+            " VALUES ('00000000-0000-0000-0000-000000000000', gen_random_uuid(), '', 1, false, 'command', now())",
+            "Data is being erased.",
+        ),
         ("DELETE FROM account_pauses", "The pause of the account's mail was lifted meanwhile."),
         ("UPDATE accounts SET closes_at = now()", "The account was closed meanwhile."),
     ],
