@@ -1,4 +1,4 @@
-"""The fault experiments of `make chaos`, small. Those that wait for most of their time run beside the others."""
+"""The fault experiments of `make chaos`, small. Those that mostly wait run beside the others, and their results are read last."""
 
 from __future__ import annotations
 
@@ -53,57 +53,9 @@ def test_storms_of_refusals_are_met_by_the_schedule() -> None:
     experiments.refusals(60, 8.0)
 
 
-def test_the_database_is_away_for_a_while(beside: dict[str, Future[Figures]]) -> None:
-    figures = beside["T4"].result(120)
-    assert (figures.lost, figures.duplicates) == (0, 0)
-
-
-def test_dns_that_fails(beside: dict[str, Future[Figures]]) -> None:
-    figures = beside["T9"].result(120)
-    assert (figures.lost, figures.waiting) == (0, 0)
-
-
-@needs_sink
-def test_tarpits_and_a_dead_domain_delay_nobody_else() -> None:
-    """Tried up to three times, because other tests use the processor meanwhile. A real delay shows every time."""
-    tried: list[Mapping[str, object]] = []
-    for _ in range(3):
-        tried.append(experiments.tarpits(100, 2000, 60).notes)
-        if tried[-1]["ratio"] <= 2.0 or tried[-1]["healthy p95 ms"] < 100:  # type: ignore[operator]
-            return
-    raise AssertionError(tried)
-
-
-def test_a_process_that_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
-    figures = beside["T12"].result(180)
-    assert (figures.lost, figures.notes["sent after it went on"]) == (0, 0)
-
-
-def test_backends_end_under_large_statements(beside: dict[str, Future[Figures]]) -> None:
-    assert beside["T15"].result(180).lost == 0
-
-
-def test_a_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
-    assert beside["T23"].result(180).lost == 0
-
-
-def test_an_asynchronous_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
-    figures = beside["T28"].result(180)
-    assert (figures.lost, figures.duplicates) == (0, takeovers.DEFERRED)
-
-
-@pytest.mark.skipif(not INSTALLED, reason="Patroni, etcd and Postgres 15 are not here (Debian: patroni, etcd-server, postgresql-15)")
-def test_patroni_promotes_the_standby(beside: dict[str, Future[Figures]]) -> None:
-    assert beside["T33"].result(240).lost == 0
-
-
 def test_the_process_that_accepts_or_the_one_that_delivers_is_killed() -> None:
     figures = handoffs.killed(400, 4)
     assert figures.lost == 0 and int(str(figures.notes["handed over"])) > 0
-
-
-def test_the_process_that_accepts_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
-    assert beside["T35"].result(240).duplicates == 0
 
 
 def test_a_broadcast_while_the_daemon_and_postgres_are_killed() -> None:
@@ -165,3 +117,51 @@ def account(tmp_path_factory: pytest.TempPathFactory, postgres: str) -> Iterator
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_commands_are_killed_at_any_moment(account: tuple[commands.Place, commands.Given], name: str) -> None:
     commands.kill(*account, name, 3)
+
+
+def test_the_database_is_away_for_a_while(beside: dict[str, Future[Figures]]) -> None:
+    figures = beside["T4"].result(120)
+    assert (figures.lost, figures.duplicates) == (0, 0)
+
+
+def test_dns_that_fails(beside: dict[str, Future[Figures]]) -> None:
+    figures = beside["T9"].result(120)
+    assert (figures.lost, figures.waiting) == (0, 0)
+
+
+def test_a_process_that_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
+    figures = beside["T12"].result(180)
+    assert (figures.lost, figures.notes["sent after it went on"]) == (0, 0)
+
+
+def test_backends_end_under_large_statements(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T15"].result(180).lost == 0
+
+
+def test_a_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T23"].result(180).lost == 0
+
+
+def test_an_asynchronous_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
+    figures = beside["T28"].result(180)
+    assert (figures.lost, figures.duplicates) == (0, takeovers.DEFERRED)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="Patroni, etcd and Postgres 15 are not here (Debian: patroni, etcd-server, postgresql-15)")
+def test_patroni_promotes_the_standby(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T33"].result(240).lost == 0
+
+
+def test_the_process_that_accepts_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T35"].result(240).duplicates == 0
+
+
+@needs_sink
+def test_tarpits_and_a_dead_domain_delay_nobody_else() -> None:
+    """After those that run beside. Tried up to three times, because tests of other modules use the processor. A real delay shows always."""
+    tried: list[Mapping[str, object]] = []
+    for _ in range(3):
+        tried.append(experiments.tarpits(100, 2000, 60).notes)
+        if tried[-1]["ratio"] <= 2.0 or tried[-1]["healthy p95 ms"] < 100:  # type: ignore[operator]
+            return
+    raise AssertionError(tried)
