@@ -20,7 +20,7 @@ function check(mixed $value, mixed $expected = true): void
 $sender = getenv('SENDER');
 $resend = Resend::client(getenv('API_KEY'));
 
-$mail = ['from' => $sender, 'to' => ['php@example.net'], 'subject' => 'Hi', 'html' => '<p>Hi</p>'];
+$mail = ['from' => $sender, 'to' => ['php@example.net'], 'subject' => 'Hi', 'html' => '<p>Hi</p>', 'headers' => []];
 $sent = $resend->emails->send($mail, ['idempotency_key' => 'php/1']);
 check($resend->emails->send($mail, ['idempotency_key' => 'php/1'])->id, $sent->id);
 check($resend->emails->get($sent->id)->subject, 'Hi');
@@ -33,7 +33,7 @@ $segment = $resend->segments->create(['name' => 'PHP'])->id;
 $topic = $resend->topics->create(['name' => 'PHP', 'default_subscription' => 'opt_in'])->id;
 $property = $resend->contactProperties->create(['key' => 'php_plan', 'type' => 'string', 'fallback_value' => 'none'])->id;
 $contact = $resend->contacts->create(['email' => 'php+1@example.net', 'first_name' => 'P', 'properties' => ['php_plan' => 'free']])->id;
-check($resend->contacts->create(['email' => 'PHP+1@example.net'])->id, $contact);
+check($resend->contacts->create(['email' => 'PHP+1@example.net', 'properties' => []])->id, $contact);
 check($resend->contacts->get('php+1@example.net')->properties['php_plan']['value'], 'free');
 check($resend->contacts->update('php+1@example.net', ['last_name' => 'S'])->id, $contact);
 check($resend->contacts->segments->add($contact, $segment)->id, $segment);
