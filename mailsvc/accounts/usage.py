@@ -14,6 +14,8 @@ from twisted.logger import Logger
 
 from mailsvc.accounts.abuse import EVERY as RATES_EVERY
 from mailsvc.accounts.abuse import AbuseWatch, Mail
+from mailsvc.accounts.domain_notices import EVERY as DOMAINS_EVERY
+from mailsvc.accounts.domain_notices import DomainNotices
 from mailsvc.accounts.operator_access import EVERY as NOTICES_EVERY
 from mailsvc.accounts.operator_access import AccessNotices
 from mailsvc.accounts.operator_alerts import EVERY as ALERTS_EVERY
@@ -25,6 +27,7 @@ from mailsvc.runtime.polling import every
 from mailsvc.settings import plans
 from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.plans import WORDS, Plans, ends
+from mailsvc.store.domains.notices import DomainNoticeStore
 from mailsvc.store.people.abuse import AbuseStore
 from mailsvc.store.people.operator_alerts import AlertStore
 from mailsvc.store.people.quota import Near, Period, Quota
@@ -91,6 +94,7 @@ class Accounting:
     abuse: AbuseWatch
     alerts: OperatorAlerts
     notices: AccessNotices
+    domains: DomainNotices
 
     @classmethod
     def of(cls, pool: Pool, clock: Any, settings: Plans, mail: Mail, rules: Abuse, operator: str | None = None) -> Accounting:
@@ -99,7 +103,8 @@ class Accounting:
         watch = AbuseWatch(AbuseStore(pool), mail, clock, rules, to)
         alerts = OperatorAlerts(AlertStore(pool), mail, clock, to)
         quotas, notices = Quotas(store, clock, plans.load(settings), settings.default), AccessNotices.of(pool, clock, mail)
-        return cls(quotas, Warnings(store, mail, clock, quotas.limits), watch, alerts, notices)
+        domains = DomainNotices(DomainNoticeStore(pool), mail, clock)
+        return cls(quotas, Warnings(store, mail, clock, quotas.limits), watch, alerts, notices, domains)
 
     def start(self, clock: Any, opened: Opened) -> None:
         """Started before the listeners, so that unused quota is returned after they are closed."""
@@ -109,3 +114,4 @@ class Accounting:
         opened.add("the watch over rates", every(clock, RATES_EVERY, "computing accounts' bounce and complaint rates", self.abuse.check))
         opened.add("the operator's alerts", every(clock, ALERTS_EVERY, "mailing alerts to the operator", self.alerts.send_due))
         opened.add("notices of the operator's access", every(clock, NOTICES_EVERY, "mailing admins about access", self.notices.send_due))
+        opened.add("notices of domains that fail", every(clock, DOMAINS_EVERY, "mailing admins about domains", self.domains.send_due))
