@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 from tests.end_to_end.rig import Daemon, free_port
 from tests.end_to_end.sink import Sink
 
-EMAILS = 1000
+EMAILS = 300  # at least; for as long as it is killed, there are more
 KILLS = 6
 CONNECTIONS = 5
 
@@ -27,7 +28,7 @@ def test_no_acknowledged_email_is_lost(tmp_path: Path, database: str) -> None:
     facts = daemon.facts
     try:
         acknowledged = _send_while_killing(daemon, str(facts["api_key"]), str(facts["domain"]))
-        assert len(set(acknowledged)) == EMAILS
+        assert len(set(acknowledged)) == len(acknowledged) >= EMAILS
         missing = _wait_for(sink, acknowledged, seconds=120)
         assert not missing, f"{len(missing)} acknowledged emails never arrived"
         counts = sink.counts()
@@ -42,10 +43,12 @@ def test_no_acknowledged_email_is_lost(tmp_path: Path, database: str) -> None:
 def _send_while_killing(daemon: Daemon, key: str, domain: str) -> list[str]:
     """One client sends with idempotency keys and repeats what got no answer; the daemon dies KILLS times meanwhile."""
     ids: list[str] = []
-    progress = threading.Event()
+    killed = threading.Event()
 
     def client() -> None:
-        for n in range(EMAILS):
+        for n in itertools.count():
+            if n >= EMAILS and killed.is_set():
+                return
             body = {"from": f"shop@{domain}", "to": f"c{n}@example.net", "subject": f"Order {n}", "text": "Thanks."}
             while True:
                 try:
@@ -58,15 +61,15 @@ def _send_while_killing(daemon: Daemon, key: str, domain: str) -> list[str]:
                     break
                 assert answer.status in (409, 503), answer
                 time.sleep(0.05)
-        progress.set()
 
     sending = threading.Thread(target=client)
     sending.start()
     moments = random.Random(5321)
     for _ in range(KILLS):
-        progress.wait(moments.uniform(0.1, 0.9))
+        time.sleep(moments.uniform(0.1, 0.9))
         daemon.kill()
         daemon.start()
+    killed.set()
     sending.join(120)
     assert not sending.is_alive()
     return ids
