@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 
 import psycopg2
 
@@ -28,18 +30,39 @@ GAP = 0.1  # seconds between two batches, so that the load lasts as long as the 
 @contextmanager
 def clustered(count: int = 1, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Iterator[list[CellServer]]:
     """A cluster with this number of cells, each on a worker of its own. `hosts`: where its nodes are."""
+    with cluster_with(count, hosts) as cluster:
+        yield [CellServer(cluster, name) for name in CELLS[:count]]
+
+
+@contextmanager
+def cluster_with(count: int, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Iterator[Cluster]:
     with place() as folder:
-        cluster = Cluster.start(folder / "cluster", hosts=hosts)
+        cluster = _model(count).copy_to(folder / "cluster", hosts)
         try:
-            servers = [CellServer(cluster, name) for name in CELLS[:count]]
-            for server, worker in zip(servers, cluster.workers, strict=False):
-                made = nodes.Cluster(cluster.url, {})
-                made.create(server.cell)
-                if server.node() is not worker:
-                    made.move(server.cell, Address(*worker.address))
-            yield servers
+            yield cluster
         finally:
             cluster.stop()
+
+
+@cache
+def _model(count: int) -> Cluster:
+    """A stopped cluster with this number of cells, of which tests get copies: creating one takes ten seconds. Deleted with the process."""
+    folder = _models.enter_context(place()) / "cluster"
+    cluster = _model(count - 1).copy_to(folder) if count else Cluster.start(folder)
+    try:
+        if count:
+            made, server = nodes.Cluster(cluster.url, {}), CellServer(cluster, CELLS[count - 1])
+            made.create(server.cell)
+            if server.node() is not (worker := cluster.workers[count - 1]):
+                made.move(server.cell, Address(*worker.address))
+    finally:
+        for node in cluster.nodes:
+            node.stop("fast")
+    return cluster
+
+
+_models = ExitStack()
+atexit.register(_models.close)
 
 
 def moved_cell(emails: int, moves: int) -> Figures:

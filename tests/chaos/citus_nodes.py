@@ -99,10 +99,16 @@ class Node:
         source = f"{primary.dsn} application_name=standby"
         self._run(BIN / "pg_basebackup", "-D", str(self.folder / "data"), "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
 
-    def stop(self) -> None:
+    def copy_to(self, folder: Path, host: Host) -> Node:
+        """Another server with the same data. This one must have been stopped without haste."""
+        copied = Node(folder / self.folder.name, free_port(), host)
+        subprocess.run(["cp", "--archive", self.folder, copied.folder], check=True)
+        return copied
+
+    def stop(self, how: str = "immediate") -> None:
         if (self.folder / "data" / "postmaster.pid").exists():
             self.resume()
-            self._ctl("-m", "immediate", "-w", "stop", check=False)
+            self._ctl("-m", how, "-w", "stop", check=False)
 
     def kill(self) -> None:
         """As if the machine had failed: the server and all its processes."""
@@ -161,12 +167,12 @@ class Cluster:
     standbys: list[Node] = attrs.field(factory=list)
 
     @classmethod
-    def start(cls, folder: Path, settings: dict[str, str] | None = None, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Cluster:
+    def start(cls, folder: Path) -> Cluster:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-        cluster = cls(folder, [Node(folder / f"node{number}", free_port(), host) for number, host in enumerate(hosts)])
+        cluster = cls(folder, [Node(folder / f"node{number}", free_port()) for number in range(3)])
         for node in cluster.nodes:
             node.create()
-            node.start(settings)
+            node.start()
             administer(make_dsn(node.dsn, dbname="postgres"), *CREATE_ROLE, CREATE_DATABASE)
             administer(node.dsn, "CREATE EXTENSION citus", "CREATE EXTENSION pg_stat_statements")
         coordinator, *rest = cluster.nodes
@@ -175,6 +181,17 @@ class Cluster:
             coordinator.query("SELECT citus_add_node(%s, %s)", node.address)
         coordinator.query("SELECT citus_set_node_property(%s, %s, 'shouldhaveshards', false)", coordinator.address)
         return cluster
+
+    def copy_to(self, folder: Path, hosts: Sequence[Host] = (LOOPBACK,) * 3) -> Cluster:
+        """Another cluster with the same cells, which is started. The nodes of this one must have been stopped without haste."""
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        copied = Cluster(folder, [node.copy_to(folder, host) for node, host in zip(self.nodes, hosts, strict=True)])
+        where = "UPDATE pg_dist_node SET (nodename, nodeport) = (%s, %s) WHERE (nodename, nodeport) = (%s, %s)"
+        for node in copied.nodes:
+            node.start()
+            for before, now in zip(self.nodes, copied.nodes, strict=True):
+                node.query(where, (*now.address, *before.address))
+        return copied
 
     @property
     def coordinator(self) -> Node:

@@ -21,8 +21,8 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.cells.account_place import Found
 from mailsvc.store.cells.nodes import Cluster as Cells
 from tests.chaos import account_moves
+from tests.chaos.cells import cluster_with
 from tests.chaos.citus_nodes import CellServer, Cluster, Node
-from tests.chaos.cluster import place
 from tests.chaos.experiments import _all
 from tests.chaos.ground import ground, sink
 from tests.end_to_end.rig import PROJECT, toml
@@ -32,12 +32,8 @@ pytestmark = [pytest.mark.cells, pytest.mark.usefixtures("citus")]
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with place() as folder:
-        created = Cluster.start(folder / "cluster")
-        try:
-            yield created
-        finally:
-            created.stop()
+    with cluster_with(0) as created:
+        yield created
 
 
 @attrs.frozen
