@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 from hypothesis import settings
+from psycopg2.errors import ObjectInUse
 from psycopg2.extensions import make_dsn
 
 from mailsvc.store.postgres.cells import directly, through_citus
@@ -124,7 +125,17 @@ def template(postgres: str) -> Iterator[str]:
     if citus:
         close(_administer, postgres, name)
     yield name
-    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    _drop(postgres, name)
+
+
+def _drop(postgres: str, name: str) -> None:
+    """Postgres waits five seconds for the sessions that it ends. Citus can begin a new one meanwhile, so it is tried three times."""
+    drop = f"DROP DATABASE {name} WITH (FORCE)"
+    for _ in range(2):
+        with suppress(ObjectInUse):
+            _administer(postgres, drop)
+            return
+    _administer(postgres, drop)
 
 
 @contextmanager
@@ -133,7 +144,7 @@ def _fresh(postgres: str, template: str) -> Iterator[str]:
     _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")  # a third faster than WAL_LOG here
     dsn = make_dsn(postgres, dbname=name)
     yield directly(dsn, CELL) if is_citus(postgres) else dsn
-    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    _drop(postgres, name)
 
 
 @pytest.fixture
