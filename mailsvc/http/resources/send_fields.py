@@ -218,7 +218,7 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
         reply_to=given["reply_to"] or (),
         subject=given["subject"],
         content=Content(given["html"], given["text"], given["attachments"] or ()),
-        headers=given["headers"] or {},
+        headers={name: _unfolded(value) for name, value in (given["headers"] or {}).items()},
         tags=given["tags"] or (),
         scheduled_at=given["scheduled_at"],
         source="api",
@@ -226,6 +226,11 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
         client=client,
         trace=trace,
     )
+
+
+def _unfolded(value: str) -> str:
+    """The value of a header field on one line (5322 §2.2.3). The Laravel drivers fold long ones."""
+    return value.replace("\r\n ", " ").replace("\r\n\t", "\t") if "\n" in value else value
 
 
 # What makes two requests the same

@@ -83,6 +83,11 @@ def test_values_of_unset_fields_are_absent() -> None:
     assert read(headers=[]).headers == {}  # how PHP writes an empty object
 
 
+def test_header_fields_can_be_folded() -> None:
+    folded = {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?=\r\n =?utf-8?Q?aus?=\r\n\tBern", "X-Bad": "a\r\nBcc: b@example.net"}
+    assert read(headers=folded).headers == {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?= =?utf-8?Q?aus?=\tBern", "X-Bad": folded["X-Bad"]}
+
+
 @pytest.mark.parametrize("field", ["from", "to", "subject"])
 @pytest.mark.parametrize("value", [..., None, ""])
 def test_missing_required_field_is_named(field: str, value: Any) -> None:
