@@ -34,14 +34,12 @@ _ports_given: set[int] = set()
 def free_port() -> int:
     """A loopback port that nobody listens on just now, from below those that the system gives to outgoing connections.
 
-    No port is given twice, nor to two workers of pytest: whoever got it may not listen on it yet. Two runs at the same time need different
-    ranges in MAILSVC_TEST_PORTS.
+    No port is given twice, nor to two workers of pytest: whoever got it may not listen on it yet.
     """
-    lowest, highest = map(int, os.environ.get("MAILSVC_TEST_PORTS", "10000-31999").split("-"))
     worker, workers = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            port = random.randrange(lowest + worker, highest + 1, workers)
+            port = random.randrange(10_000 + worker, 32_000, workers)
             probe.bind(("127.0.0.1", port))
             if port not in _ports_given:
                 _ports_given.add(port)
