@@ -1,5 +1,5 @@
-// Pasting HTML. The library takes styles away before it reads them, which makes everything from Google Docs bold, adds a picture of the text
-// if Word puts one beside it, and puts blocks of this editor into a container of their own. ProseMirror does the rest here.
+// Pasting HTML: bold and italics that are styles become elements, a picture that only repeats the text is left out, and blocks of this editor
+// stay in the one container. ProseMirror does the rest.
 import { Extension } from "@tiptap/core";
 import { Plugin } from "@tiptap/pm/state";
 

@@ -104,7 +104,7 @@ def _english(text: str, now: datetime) -> datetime:
 
 
 def _latest_year(day: str, at: datetime, now: datetime, zone: tzinfo) -> datetime:
-    """dateparser takes a date without a year for one in the future, and this morning for one in a year."""
+    """A date without a year is in the past if it was recent: this morning is not in a year."""
     if not day or day[:4].isdigit() or day[-4:].isdigit():
         return at
     local = at.astimezone(zone)

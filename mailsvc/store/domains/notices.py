@@ -7,11 +7,12 @@ from datetime import datetime
 
 from mailsvc.store.domains.domains_sql import DOMAIN
 from mailsvc.store.domains.values import Domain, domain_of
+from mailsvc.store.people.accounts import ADMINS
 from mailsvc.store.postgres.pool import Pool
 
 LIMIT = 50
 _UNTOLD = f"SELECT {DOMAIN} FROM domains WHERE sending AND trusted_at IS NULL AND"
-# One whose records are missing, one that has failed after its admins were told of that, and one that another account has taken over.
+# A domain whose records are missing; one that has failed, if its admins were told before; one that another account has taken over.
 DUE = f"""
 {_UNTOLD} status = 'verified' AND since <= %(missing)s AND notified IS DISTINCT FROM since
 UNION ALL {_UNTOLD} status = 'failed' AND notified = since
@@ -22,13 +23,7 @@ _NOTIFIED = """
 UPDATE domains SET notified = CASE status WHEN 'verified' THEN since ELSE lost_at END
 WHERE id = %s AND status = %s AND since IS NOT DISTINCT FROM %s AND lost_at IS NOT DISTINCT FROM %s
 """
-_ACCOUNT = """
-SELECT name, coalesce(
-    (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
-     WHERE m.account_id = a.id AND m.role = 'admin'),
-    array_remove(ARRAY[notify], NULL)
-) FROM accounts a WHERE id = %s
-"""
+_ACCOUNT = f"SELECT a.name, {ADMINS} FROM accounts a WHERE a.id = %s"
 
 
 class DomainNoticeStore:

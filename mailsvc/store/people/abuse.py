@@ -11,6 +11,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.people.accounts import ADMINS
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.holds import FOREVER
@@ -56,7 +57,6 @@ ON CONFLICT (account_id) DO UPDATE
 SET reason = excluded.reason, until = excluded.until, automatic = true, held_at = excluded.held_at, notified = false
 WHERE p.until <= excluded.held_at
 """
-# `admins` as in store/people/quota.
 _HELD = Columns.of(
     account_id="p.account_id",
     number="a.number",
@@ -64,11 +64,7 @@ _HELD = Columns.of(
     reason="p.reason",
     at="p.held_at",
     notified="p.notified",
-    admins="""coalesce(
-        (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
-         WHERE m.account_id = p.account_id AND m.role = 'admin'),
-        array_remove(ARRAY[a.notify], NULL)
-    )""",
+    admins=ADMINS,
 )
 HELD = f"""
 SELECT {_HELD}

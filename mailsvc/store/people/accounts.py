@@ -22,6 +22,12 @@ CREATE = f"""
 INSERT INTO accounts (id, name, rate_limit, created_at, notify, ramp, ramp_at, trusted_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 RETURNING {COLUMNS}
 """
+# Whom to mail about the account `a`: its admins. If it has none, its notification address.
+ADMINS = """coalesce(
+    (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
+     WHERE m.account_id = a.id AND m.role = 'admin'),
+    array_remove(ARRAY[a.notify], NULL)
+)"""
 NOTIFY = "UPDATE accounts SET notify = %s WHERE id = %s"
 GET = f"SELECT {COLUMNS} FROM accounts WHERE id = %s"
 NUMBERED = f"SELECT {COLUMNS} FROM accounts WHERE number = %s"

@@ -15,6 +15,7 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.ids import uuid7, uuid7_floor
+from mailsvc.store.people.accounts import ADMINS
 from mailsvc.store.people.audit import ERASED, Line, by_operator, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
@@ -43,11 +44,7 @@ WHERE account_id = %s AND id >= %s AND kind = 'operator' AND action = ANY (%s) O
 """
 _NEW = Columns.of(
     account_id="o.account_id", id="o.id", account="a.name", reason="o.reason", opened_at="o.opened_at", ends_at="o.ends_at",
-    admins="""coalesce(
-        (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
-         WHERE m.account_id = o.account_id AND m.role = 'admin'),
-        array_remove(ARRAY[a.notify], NULL)
-    )""",
+    admins=ADMINS,
 )  # fmt: skip
 _UNANNOUNCED = f"""
 SELECT {_NEW} FROM operator_access o JOIN accounts a ON a.id = o.account_id WHERE NOT o.announced ORDER BY o.id LIMIT 50

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.people.accounts import ADMINS
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns, statement
@@ -45,11 +46,7 @@ _NEAR = Columns.of(
     taken="q.taken",
     most="q.most",
     warned="q.warned",
-    admins="""coalesce(
-        (SELECT array_agg(u.email ORDER BY u.email) FROM members m JOIN users u ON u.id = m.user_id
-         WHERE m.account_id = q.account_id AND m.role = 'admin'),
-        array_remove(ARRAY[a.notify], NULL)
-    )""",
+    admins=ADMINS,
     plan="a.plan",
     ramp="a.ramp",
 )
