@@ -86,7 +86,7 @@ class File(Field):
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
-            return value.encode() if value[:100].lstrip().startswith(_CALENDAR) else _base64(value, place)
+            return _utf8(value) if value[:100].lstrip().startswith(_CALENDAR) else _base64(value, place)
         if isinstance(value, list):
             try:
                 if set(map(type, value)) <= {int}:
@@ -254,6 +254,10 @@ def _canonical(item: Any) -> Any:
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _utf8(text: str) -> bytes:
+    return b"".join(text[at : at + SLICE].encode() for at in range(0, len(text), SLICE))  # in slices, as in _base64
 
 
 def _base64(text: str, place: str) -> bytes:
