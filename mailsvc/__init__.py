@@ -3,4 +3,4 @@
 `tap.py` shows the whole daemon; `docs/architecture.md` describes the path of an email.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
