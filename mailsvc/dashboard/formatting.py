@@ -35,6 +35,8 @@ STATUSES: dict[str, tuple[str, str]] = {
     "pending": ("Pending", "warn"),
     "temporary_failure": ("Temporary failure", "warn"),
     "not_started": ("Not started", "quiet"),
+    "records_missing": ("Records missing", "warn"),
+    "dns_unanswered": ("No answer from DNS", "warn"),
     "partially_verified": ("Partially verified", "warn"),
     "trusted": ("Trusted", "good"),
     "pass": ("Pass", "good"),

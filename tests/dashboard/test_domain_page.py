@@ -84,10 +84,22 @@ async def test_the_records_are_one_table_a_zone_file_and_an_email_to_the_adminis
     page = (await ann.get(path)).text
     assert 'href="https://dash.cloudflare.com/"' in page and page.count('<table class="fold dns">') == 1
     assert "Sending turns on automatically" in page  # the records are looked for without a click
-    for since, words in (("NULL", "all required records are in DNS"), ("now() - interval '71 hours 30 minutes'", "It stops <time")):
-        await pool.run(f"UPDATE domains SET status = 'verified', since = {since}")
-        assert words in (await ann.get(path)).text
-    await pool.run("UPDATE domains SET status = 'pending'")
+    silent = (
+        '[{"purpose": "SPF", "type": "TXT", "name": "a", "expected": "", "required": true, "status": "pending", "problem": "unanswered"}]'
+    )
+    for since, trusted, records, badge, heading, words in (
+        ("NULL", "NULL", "[]", "Verified", "Ready to send", "all required records are in DNS"),
+        ("now() - interval '71 hours 30 minutes'", "NULL", "[]", "Records missing", "Can still send", "incorrect. It stops <time"),
+        ("now()", "NULL", silent, "No answer from DNS", "Can still send", "DNS did not answer for required records. It stops <time"),
+        ("now()", "now()", "[]", "Trusted", "Ready to send", "Trusted"),
+    ):
+        await pool.run(f"UPDATE domains SET status = 'verified', since = {since}, trusted_at = {trusted}, records = %s", (records,))
+        page = (await ann.get(path)).text
+        head = page[page.index('id="status"') : page.index("</h2>", page.index('id="status"'))]
+        assert f">{badge}</span>" in head and head.split()[-len(heading.split()) :] == heading.split() and words in page, badge
+        assert ("all required records are in DNS" in page) == (since == "NULL")
+        assert f">{badge}</span>" in (await ann.get("/dashboard/domains")).text
+    await pool.run("UPDATE domains SET status = 'pending', trusted_at = NULL")
     zone = (await ann.get(f"{path}/zone")).text
     for kind in ("MX 10 out.example.net.", 'TXT "v=spf1', 'TXT "v=DMARC1'):
         assert kind in zone and escape(kind) in page, kind

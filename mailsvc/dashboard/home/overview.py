@@ -87,7 +87,8 @@ def _of_domains(domains: Iterable[Domain]) -> Iterator[Concern]:
         if one.sending and not (one.may_send or one.reserved):
             yield Concern(f"{name} can’t send. {one.missing}", path, "See its records")
         elif one.status == "verified" and one.since is not None:
-            yield Concern(f"A DNS record of {name} is missing.", path, "See its records", "warn")
+            text = f"DNS did not answer for records of {name}." if one.unanswered else f"DNS records of {name} are missing or incorrect."
+            yield Concern(text, path, "See its records", "warn")
 
 
 def _of_webhooks(webhooks: Iterable[Webhook]) -> Iterator[Concern]:

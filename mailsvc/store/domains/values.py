@@ -136,7 +136,22 @@ class Domain:
     @property
     def shown_status(self) -> str:
         """For people: the API has the result of the checks, and `trusted` beside it."""
-        return "trusted" if self.trusted and self.status != "verified" else self.status
+        complete = self.status == "verified" and self.since is None
+        if self.trusted and not complete:
+            return "trusted"
+        if self.status == "verified" and not complete:
+            return "dns_unanswered" if self.unanswered else "records_missing"
+        return self.status
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether required records are only unknown: DNS did not answer for them."""
+        wrong = self._wrong
+        return bool(wrong) and all(record.problem == "unanswered" for record in wrong)
+
+    @property
+    def _wrong(self) -> list[RecordState]:
+        return [record for record in self.records if record.required and record.status != "verified"]
 
     @property
     def may_send(self) -> bool:
@@ -162,7 +177,7 @@ class Domain:
             return "Sending is turned off for this domain."
         if self.lost is not None:
             return self.lost
-        wrong = [record for record in self.records if record.required and record.status != "verified"]
+        wrong = self._wrong
         if self.checked_at is None or not wrong:
             return "Its DNS records have not been checked yet."
         return f"Missing or incorrect DNS records: {', '.join(f'{r.purpose} ({r.type} {r.name})' for r in wrong)}."

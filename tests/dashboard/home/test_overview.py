@@ -11,7 +11,7 @@ import pytest_twisted
 from mailsvc.accounts.quota import Used
 from mailsvc.clock import utc
 from mailsvc.dashboard.home import overview
-from mailsvc.store.domains.values import Domain
+from mailsvc.store.domains.values import Domain, RecordState
 from mailsvc.store.events.rollups import Count
 from mailsvc.store.events.webhooks import Webhook
 from mailsvc.store.postgres.pool import Pool
@@ -63,7 +63,10 @@ def test_what_needs_attention() -> None:
     pending = attrs.evolve(DOMAIN, status="pending")
     assert concerns(domain=pending) == [("acme.example can’t send. Its DNS records have not been checked yet.", "bad")]
     assert concerns(domain=attrs.evolve(pending, sending=False)) == []  # somebody wants it so
-    assert concerns(domain=attrs.evolve(DOMAIN, since=NOW)) == [("A DNS record of acme.example is missing.", "warn")]
+    assert concerns(domain=attrs.evolve(DOMAIN, since=NOW)) == [("DNS records of acme.example are missing or incorrect.", "warn")]
+    silent = RecordState("SPF", "TXT", "acme.example", "v=spf1", True, "temporary_failure", problem="unanswered")
+    unknown = attrs.evolve(DOMAIN, since=NOW, records=(silent,))
+    assert concerns(domain=unknown) == [("DNS did not answer for records of acme.example.", "warn")]
     assert concerns(used=80) == [("80% of today’s quota is used.", "warn")]
     assert concerns(used=120) == [("100% of today’s quota is used.", "bad")]
 
