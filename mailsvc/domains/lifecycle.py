@@ -56,17 +56,22 @@ def ends_at(domain: Domain) -> datetime | None:
     return domain.since + GRACE if domain.status == "verified" and domain.since is not None and not domain.trusted else None
 
 
+def _lost(domain: Domain) -> str:
+    """The line about a check that did not find all required records of a verified domain."""
+    if domain.unanswered:
+        what, until = "DNS did not answer for required records.", "it answers"
+    else:
+        what, until = "Required records are missing or incorrect.", "they are fixed"
+    return what if domain.trusted else f"{what} Sending stops after 72 hours unless {until}."
+
+
 def history_lines(before: Domain, after: Domain) -> list[str]:
     """Lines for the domain's history about the change."""
     lines = []
     if before.status != after.status:
         lines.append("Verified." if after.status == "verified" else "Failed: not all records were found within 72 hours.")
     elif after.status == "verified" and (before.since is None) != (after.since is None):
-        lines.append(
-            "All records were found again."
-            if after.since is None
-            else "A record is missing. Sending stops after 72 hours if it is not restored."
-        )
+        lines.append("All records were found again." if after.since is None else _lost(after))
     known = {(r.type, r.name): r for r in before.records}
     for record in after.records:
         previous = known.get((record.type, record.name))
