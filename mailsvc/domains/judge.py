@@ -39,7 +39,7 @@ def mx(record: Record, found: Sequence[Mx], hosts: Mapping[str, str]) -> Defect 
                 return Defect("wrong_region", f"It points to {name}, the host of region {elsewhere}. Change it to {record.value}.")
             if name.startswith(f"{record.value}."):
                 return Defect("doubled_value", f"It points to {name}: your DNS provider appended the domain. End the value with a dot.")
-        return Defect("other", f"It points to {', '.join(names)}. Change it to {record.value}.")
+        return _elsewhere(record, ", ".join(names))
     others = [name for name in names if name != record.value]
     if others:
         two = next((region for name in others if (region := _region_of(name, record.value, hosts))), None)
@@ -109,7 +109,7 @@ def cname(record: Record, found: Sequence[str], addresses: Sequence[str], served
     if found[0] != record.value:
         if found[0].startswith(f"{record.value}."):
             return Defect("doubled_value", f"It points to {found[0]}: your DNS provider appended the domain. End the value with a dot.")
-        return Defect("other", f"It points to {found[0]}. Change it to {record.value}.")
+        return _elsewhere(record, found[0])
     if record.key is not None and (served is None or not any(dkim_key.compare(text, record.key) is None for text in served)):
         return Defect(
             "not_served",
@@ -127,6 +127,12 @@ OURS: frozenset[str] = frozenset({"doubled_value", "wrong_region", "quotes", "tr
 
 def missing(record: Record) -> Defect:
     return Defect("missing", f"There is no {record.type} record at {record.name}. Add it.")
+
+
+def _elsewhere(record: Record, target: str) -> Defect:
+    """A wildcard that answers has no record at the name that could be changed."""
+    remedy = f"Change it to {record.value}, or add the {record.type} record if a wildcard answered."
+    return Defect("other", f"It points to {target}. {remedy}")
 
 
 def behind_cname(record: Record, target: str) -> Defect:

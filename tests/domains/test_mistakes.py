@@ -33,7 +33,7 @@ async def test_the_expected_records_are_verified(rig: Rig) -> None:
     ("kind", "values", "problem", "words"),
     [
         ("MX", [], "missing", "no MX record at send.example.com"),
-        ("MX", ["10 mail.example.com."], "other", "Change it to out.example.net"),
+        ("MX", ["10 mail.example.com."], "other", "Change it to out.example.net, or add the MX record if a wildcard answered."),
         ("MX", ["10 out.example.org."], "wrong_region", "region r2"),
         ("MX", ["10 out.example.net.", "20 out.example.org."], "several", "region r2"),
         ("MX", ["10 out.example.net.", "20 mail.example.com."], "several", "Remove it"),
