@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+import orjson
 
 from mailsvc import policy
 from mailsvc.http.problem import Problem, invalid, missing
@@ -328,17 +329,23 @@ def no_entries(value: Any) -> bool:
 
 @attrs.frozen
 class TextMap(Field):
-    """An object whose values are strings."""
+    """An object whose values are strings. Numbers and booleans become one as JSON writes them; an entry that is null is left out."""
 
     def form(self) -> dict[str, Any]:
-        return {"anyOf": [{"type": "object", "additionalProperties": {"type": "string"}}, NO_ENTRIES]}
+        value = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
+        return {"anyOf": [{"type": "object", "additionalProperties": value}, NO_ENTRIES]}
 
     def read(self, value: Any, place: str, rules: Rules) -> Mapping[str, str]:
         if no_entries(value):
             return {}
         if not isinstance(value, dict):
             raise invalid(f"The `{place}` field must be an object of strings.")
+        texts = {}
         for name, content in value.items():
-            if not isinstance(content, str):
+            if isinstance(content, int | float):
+                content = orjson.dumps(content).decode()
+            if content is not None and not isinstance(content, str):
                 raise invalid(f"The `{place}.{shortened(name)}` field must be a string.")
-        return value
+            if content is not None:
+                texts[name] = content
+        return texts

@@ -181,7 +181,7 @@ EMAIL = Record(
         "subject": Text("The subject.", "Your order has shipped", required=True),
         "html": Text("The HTML version. At least one of `html` and `text` is required.", "<p>It is on its way.</p>"),
         "text": Text('The plain text version. By default it is made from `html`; `""` leaves it out.', "It is on its way.", blank=False),
-        "headers": TextMap("Additional header fields of the message.", {"X-Entity-Ref-ID": "order-1234"}),
+        "headers": TextMap("Additional header fields of the message. Values are strings or numbers.", {"X-Entity-Ref-ID": "order-1234"}),
         "attachments": Records("Files to attach or to embed.", item=ATTACHMENT),
         "tags": Records("Names and values that events repeat, so that you can group emails.", item=TAG, most=75),
         "scheduled_at": Schedule("When to send: ISO 8601, or English such as `in 1 hour` or `tomorrow at 9am`. By default now."),

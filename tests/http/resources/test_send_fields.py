@@ -88,6 +88,12 @@ def test_header_fields_can_be_folded() -> None:
     assert read(headers=folded).headers == {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?= =?utf-8?Q?aus?=\tBern", "X-Bad": folded["X-Bad"]}
 
 
+def test_numbers_and_booleans_are_header_values_as_json_writes_them() -> None:
+    given = {"X-Priority": 1, "X-Score": -0.5, "X-Whole": 2.0, "X-Id": 2**64 - 1, "X-Auto": True, "X-Unset": None, "X-Empty": ""}
+    texts = {"X-Priority": "1", "X-Score": "-0.5", "X-Whole": "2.0", "X-Id": "18446744073709551615", "X-Auto": "true", "X-Empty": ""}
+    assert read(headers=given).headers == texts
+
+
 @pytest.mark.parametrize("field", ["from", "to", "subject"])
 @pytest.mark.parametrize("value", [..., None, ""])
 def test_missing_required_field_is_named(field: str, value: Any) -> None:
@@ -123,7 +129,8 @@ def test_email_needs_html_or_text() -> None:
         ("text", {}, "validation_error", "`text`"),
         ("headers", ["x"], "validation_error", "`headers`"),
         ("headers", "", "validation_error", "`headers`"),
-        ("headers", {"X-A": 5}, "validation_error", "`headers.X-A`"),
+        ("headers", {"X-A": ["5"]}, "validation_error", "`headers.X-A`"),
+        ("headers", {"X-A": {}}, "validation_error", "`headers.X-A`"),
         ("tags", {"k": "v"}, "validation_error", "`tags`"),
         ("tags", ["x"], "validation_error", "`tags[0]`"),
         ("tags", [{"name": "k"}], "missing_required_field", "`tags[0].value`"),
