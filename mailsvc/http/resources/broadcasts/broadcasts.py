@@ -386,7 +386,10 @@ def _changes(given: Mapping[str, Any], present: set[str]) -> dict[str, Any]:
     same = ("name", "topic_id", "subject", "preview_text", "html", "text", "hourly_rate")
     found = {name: given[name] for name in same if name in present}
     if {"segment_id", "audience_id"} & present:
-        found["segment_id"] = given["segment_id"] or given["audience_id"]
+        segment, former = given["segment_id"], given["audience_id"]
+        if segment and former and segment != former:  # which of them is meant?
+            raise invalid("The `audience_id` field is the former name of `segment_id` and has another value. Leave it out.")
+        found["segment_id"] = segment or former
     if "from" in present:
         found["sender"] = None if given["from"] is None else given["from"].display
     if "reply_to" in present:

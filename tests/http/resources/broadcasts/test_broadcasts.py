@@ -116,6 +116,8 @@ async def test_create_and_send_at_once(rig: ApiRig) -> None:
     only_old_name = content(news)
     only_old_name["audience_id"] = only_old_name.pop("segment_id")
     assert (await rig.request("POST", "/broadcasts", only_old_name)).status == 201
+    assert await create(rig, news, audience_id=news)
+    assert await create(rig, news, audience_id="")
 
 
 UNVERIFIED = "The `other.test` domain is not verified. Please, add and verify your domain."
@@ -124,6 +126,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"from": None}, 422, "Missing `from` field."),
     ({"subject": ""}, 422, "Missing `subject` field."),
     ({"segment_id": str(uuid4())}, 404, "Audience not found"),
+    ({"audience_id": str(uuid4())}, 422, "The `audience_id` field is the former name of `segment_id` and has another value. Leave it out."),
     ({"topic_id": str(uuid4())}, 404, "Topic not found"),
     ({"scheduled_at": "in 1 hour"}, 422, "The `scheduled_at` field can only be given together with `send`."),
     ({"send": True, "html": ""}, 422, "The broadcast has no content: set the `html` or the `text` field."),
