@@ -134,16 +134,17 @@ class AccountPages:
 
     async def _limits(self, request: ConsolePage, text: str) -> tuple[int | None, int | None, dict[str, str]]:
         """Requests per second, recipients per day, and what is wrong by field."""
-        found: dict[str, int | None] = {}
+        account = await self._account(request, text)
+        found = {"rate_limit": account.rate_limit, "ramp": account.ramp}
         errors = {}
-        for name in ("rate_limit", "ramp"):
+        for name in found.keys() & request.form.keys():  # an empty field removes a limit, an absent one leaves it
             try:
                 found[name] = _number(request.field(name))
             except ValueError:
                 errors[name] = f"Enter a whole number between 1 and {MOST:,}, or nothing."
-        if found.get("ramp") is not None and (await self._account(request, text)).trusted_at is not None:
+        if found["ramp"] is not None and account.trusted_at is not None:
             errors["ramp"] = "The account is trusted, so it has no such limit. Stop trusting it first."
-        return found.get("rate_limit"), found.get("ramp"), errors
+        return found["rate_limit"], found["ramp"], errors
 
     @page(f"{ONE}/trust", "POST")
     async def trust(self, request: ConsolePage, text: str) -> bytes:

@@ -106,7 +106,7 @@ class ConsoleAssembly:
             QueuePages(context, self.commands),
             SourcePages(context, SourceTable(pool, settings.region), self.shaping()),
             CellPages(context, cluster_of(settings), settings.database.cell, self.blocking),
-            IncidentPages(context, Incidents(pool, clock)),
+            IncidentPages(context, Incidents(pool, clock), settings.status.components),
         )  # fmt: skip
         return Console(context, sections)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import attrs
 
 from mailsvc.console.serving import HOME, ConsoleContext, ConsolePage, page
 from mailsvc.dashboard.page import PageError, not_found
-from mailsvc.settings.console import COMPONENTS
 from mailsvc.store.console.incidents import Impact, Incidents
 
 INCIDENTS = f"{HOME}/incidents"
@@ -26,8 +25,11 @@ _DONE = {"begun": "Incident added.", "noted": "Note added.", "ended": "Incident 
 
 @attrs.define(eq=False)
 class IncidentPages:
+    """`components`: those that the status page lists."""
+
     context: ConsoleContext
     incidents: Incidents
+    components: Sequence[str]
 
     @page(INCIDENTS)
     async def shown(self, request: ConsolePage) -> bytes:
@@ -35,14 +37,14 @@ class IncidentPages:
 
     async def _shown(self, request: ConsolePage, status: int = 200, errors: Mapping[str, str] | None = None) -> bytes:
         return request.render(
-            "incidents.html", status, incidents=await self.incidents.recent(), components=COMPONENTS, impacts=IMPACTS,
+            "incidents.html", status, incidents=await self.incidents.recent(), components=self.components, impacts=IMPACTS,
             done=_DONE.get(request.query("done"), ""), errors=errors or {}, longest_title=TITLE, longest_text=TEXT,
         )  # fmt: skip
 
     @page(INCIDENTS, "POST")
     async def begin(self, request: ConsolePage) -> bytes:
         title, text, impact = request.single_line("title")[:TITLE], _text(request), request.field("impact")
-        components = [name for name in COMPONENTS if request.field(f"component:{name}") == "on"]
+        components = [name for name in self.components if request.field(f"component:{name}") == "on"]
         given = {"title": bool(title), "impact": impact in IMPACTS, "components": bool(components), "text": bool(text)}
         errors = {name: MISSING[name] for name, there in given.items() if not there}
         if errors:

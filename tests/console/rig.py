@@ -16,6 +16,7 @@ from twisted.web.resource import Resource
 from mailsvc.console.assembly import ConsoleAssembly
 from mailsvc.monitoring.operator_commands import OperatorCommands
 from mailsvc.monitoring.overview import Overview
+from mailsvc.settings.console import Status
 from mailsvc.settings.schema import Settings
 from mailsvc.store.console.operators import Operators
 from mailsvc.store.people.accounts import Accounts
@@ -58,7 +59,7 @@ class ConsoleRig:
 
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
-        pool, settings = self.pool, Settings(base_url="http://localhost:8025")
+        pool, settings = self.pool, Settings(base_url="http://localhost:8025", status=Status(components=("API", "Delivery")))
         self.operators, self.accounts = Operators(pool, self.clock, ENCRYPTION), Accounts(pool, self.clock)
         commands = OperatorCommands(Queue(pool), Operating(pool), settings.region, self.clock.seconds, self.accounts, lambda: None)
         database: Any = SimpleNamespace(pool=pool, encryption=ENCRYPTION)

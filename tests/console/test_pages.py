@@ -63,6 +63,11 @@ async def test_every_change_is_in_the_audit_log_with_the_name_of_the_person(pool
     [(incident_id,)] = await pool.rows("SELECT id FROM incidents")
     await sent("/console/incidents/<text>/note", "incident ended", {"text": "Fixed.", "end": "on"}, None, incident_id)
     assert walked == {route.path for route in ROUTES if route.method == "POST"}
+    await sent(f"{at}/trust", "account no longer trusted", {})
+    for form, limits in (({"ramp": "9"}, (7, 9)), ({"rate_limit": ""}, (None, 9)), ({"rate_limit": "7", "ramp": ""}, (7, None))):
+        await sent(f"{at}/limits", "limits changed", form)  # a field that is not sent leaves its limit
+        changed = await rig.accounts.get(account_id)
+        assert changed is not None and (changed.rate_limit, changed.ramp) == limits
     changed = await rig.accounts.get(account_id)
     assert changed is not None and (changed.plan, changed.rate_limit, changed.ramp, changed.suspended_at) == ("50k", 7, None, None)
     page = await browser.get("/console/audit")
@@ -191,6 +196,9 @@ async def test_a_form_with_a_mistake_keeps_what_was_entered(pool: Pool) -> None:
     assert shown.status == 422 and "Choose at least one component." in shown.text
     for kept in ('value="Slow &amp; late"', 'value="down" selected', "We know.\nMore at 10:00.</textarea>"):
         assert kept in shown.text
+    assert "component:API" in shown.text and "component:Webhooks" not in shown.text, "the status page does not list it"
+    unlisted = await browser.post("/console/incidents", {**incident, "component:Webhooks": "on"})
+    assert unlisted.status == 422 and "Choose at least one component." in unlisted.text
     assert 'aria-describedby="e-components"' in shown.text and 'id="e-components"' in shown.text and "aria-invalid" not in shown.text
     shown = await browser.post("/console/incidents", {"impact": "odd", "component:API": "on"})
     assert shown.text.count('aria-invalid="true"') == 3 and "Choose an impact." in shown.text
