@@ -11,6 +11,8 @@ import click
 
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.accounts.quota import Quotas
+from mailsvc.cli.output import note
+from mailsvc.cli.queue import still_on_hold
 from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import unix, utc
 from mailsvc.mail import csv_file
@@ -98,7 +100,7 @@ def account_release(settings: Settings, /, account: str) -> None:
 
     async def work(database: Database, reactor: Any) -> None:
         owner = await find_account(Accounts(database.pool, reactor), account)
-        click.echo(await _release(database, owner, utc(reactor)) or f"{owner.name} was not on hold.")
+        click.echo(await _release(database, owner, settings.region, utc(reactor)) or f"{owner.name} was not on hold.")
 
     run_with_database(settings, work)
 
@@ -114,19 +116,23 @@ def account_trust(settings: Settings, /, account: str, off: bool) -> None:
         owner, now = await find_account(Accounts(database.pool, reactor), account), utc(reactor)
         action = "account no longer trusted" if off else "account trusted"
         await AbuseStore(database.pool).trust(owner.id, not off, now, [by_operator(owner.id, action)])
-        released = None if off else await _release(database, owner, now)
+        released = None if off else await _release(database, owner, settings.region, now)
         click.echo(" ".join(filter(None, (f"{owner.name} is {'no longer ' if off else ''}trusted.", released))))
 
     run_with_database(settings, work)
 
 
-async def _release(database: Database, owner: Account, now: datetime) -> str | None:
-    """What was done, as a sentence; None if the account was not on hold."""
+async def _release(database: Database, owner: Account, region: str, now: datetime) -> str | None:
+    """What was done, as a sentence; None if the account was not on hold. A note says what still holds the mail."""
     operating = Operating(database.pool)
     if await operating.pause_of(owner.id, now) is None:
         return None
     count = await operating.resume_account(owner.id, now, [by_operator(owner.id, "mail released")])
-    return f"The mail of {owner.name} is no longer on hold; {count} queued recipients are due now."
+    held = await operating.held_by("account", owner.id, region, now)
+    if not held:
+        return f"The mail of {owner.name} is no longer on hold; {count} queued recipients are due now."
+    note(still_on_hold(held))
+    return f"The account {owner.name} is no longer on hold."
 
 
 @click.command("networks")

@@ -205,11 +205,11 @@ def account_reopen(settings: Settings, /, account: str, as_json: bool) -> None:
 
 @click.command("minimize")
 @click.argument("account")
-@click.option("--on", "more", multiple=True, type=click.Choice(list(minimization.KINDS)), help="Do not store this any longer. Repeatable.")
-@click.option("--off", "fewer", multiple=True, type=click.Choice(list(minimization.KINDS)), help="Store it again. Repeatable.")
+@click.option("--on", "more", multiple=True, type=click.Choice(list(minimization.KINDS)), help="Stop storing this. Repeatable.")
+@click.option("--off", "fewer", multiple=True, type=click.Choice(list(minimization.KINDS)), help="Store this again. Repeatable.")
 @click.pass_obj
 def account_minimize(settings: Settings, /, account: str, more: Sequence[str], fewer: Sequence[str]) -> None:
-    """Choose what is not stored for an account, and show it."""
+    """Choose what is not stored for an account, and show it. What is `on` is not stored."""
 
     async def work(database: Database, reactor: Any) -> None:
         owner, store = await find_account(Accounts(database.pool, reactor), account), Minimization(database.pool, reactor)
@@ -221,7 +221,7 @@ def account_minimize(settings: Settings, /, account: str, more: Sequence[str], f
             await store.set(owner.id, chosen, [by_operator(owner.id, "data minimization changed", ", ".join(chosen) or "nothing")])
         implied = ["requests"] if await store.encrypted(owner.id) else []
         for kind, text in minimization.KINDS.items():
-            click.echo(f"{kind:9} {'on ' if kind in (*chosen, *implied) else 'off'}  {text}")
+            click.echo(f"{kind:9} {'on ' if kind in (*chosen, *implied) else 'off  If on:'} {text}")
 
     run_with_database(settings, work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -153,7 +153,12 @@ def _command(settings: Settings, action: str, target: dict[str, str | None], as_
     if destinations and destinations != [name]:
         note("\n  ".join(["This applies to all mail for these servers, whatever domain it is for:", *destinations]))
     if held:
-        note("\n  ".join(["Mail is still on hold:", *(_held(**each) for each in held)]))
+        note(still_on_hold((each["kind"], each["name"], each["reason"]) for each in held))
+
+
+def still_on_hold(held: Iterable[tuple[str, str, str]]) -> str:
+    """What holds mail, with the command that ends it. `held`: kind, name and reason of each."""
+    return "\n  ".join(["Mail is still on hold:", *(_held(*each) for each in held)])
 
 
 def _held(kind: str, name: str, reason: str) -> str:

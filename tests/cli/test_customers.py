@@ -18,9 +18,10 @@ from mailsvc.store.people.api_keys import Keys, digest
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.holds import hold_everything
 from mailsvc.store.queue.processes import ProcessRegistration
 from tests.cli.in_process import InProcess
-from tests.store.fixtures import StoreRig, email
+from tests.store.fixtures import REGION, StoreRig, email
 
 
 @pytest.fixture
@@ -256,6 +257,30 @@ async def test_an_email_is_canceled_once(mailsvc: InProcess, pool: Pool) -> None
     assert "none of its recipients is waiting" in await mailsvc.refuses("email", "cancel", str(queued.email_id))
     assert "There is no email with the ID" in await mailsvc.refuses("email", "cancel", str(uuid4()))
     assert "is not the ID of an email" in await mailsvc.refuses("email", "cancel", "x", status=2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_release_of_an_account_names_what_still_holds_its_mail(mailsvc: InProcess, pool: Pool) -> None:
+    from twisted.internet import reactor
+
+    account = UUID(await created(mailsvc, "account", "create", "One"))
+    await StoreRig(pool, reactor).acceptance.accept(Submission(account, [email(account=account)]))
+    await pool.run("INSERT INTO account_pauses (account_id, reason, until) VALUES (%s, 'Bounces.', 'infinity')", (account,))
+    await pool.transact(lambda tx: hold_everything(tx, "Held.", REGION))
+    done = await mailsvc.prints("account", "release", "One")
+    assert done.output == "The account One is no longer on hold.\n"
+    assert done.messages == "mailsvc: Mail is still on hold:\n  all mail: Held. End this with `mailsvc queue release`.\n"
+    assert await mailsvc.printed("account", "release", "One") == "One was not on hold."
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_not_stored_is_on(mailsvc: InProcess) -> None:
+    await created(mailsvc, "account", "create", "One")
+    lines = (await mailsvc.prints("account", "minimize", "One", "--on", "addresses")).lines
+    assert lines[2:] == [
+        "addresses on  IP addresses of recipients are shortened to their network.",
+        "tracking  off  If on: Opens and clicks are not tracked.",
+    ]
 
 
 @pytest_twisted.ensureDeferred
