@@ -24,7 +24,10 @@ from mailsvc.cli.setup import command, contents, system
 from mailsvc.cli.setup.answers import DATABASE, Answers, collect
 from mailsvc.cli.setup.contents import Places
 from mailsvc.cli.setup.files import Files, Owner
+from mailsvc.http.gate import FORM
 from mailsvc.settings import loading
+from mailsvc.settings.audience import Audience
+from mailsvc.settings.schema import Http
 from tests.cli.test_cli import ROOT
 from tests.dnsserver import DnsServer
 from tests.end_to_end.proxies import indented
@@ -294,3 +297,11 @@ def test_the_settings_of_the_web_server_are_those_of_the_documentation(server: s
     text, _mode = contents.web(server, answers, Places(Path("/etc/mailsvc/mailsvc.toml"), Path("/var/lib/mailsvc"), "mailsvc"))[file]
     written = [line for line in text.splitlines() if not line.startswith("#")]
     assert written == indented(page, begin, end).rstrip().splitlines()
+
+
+@pytest.mark.parametrize(
+    "file", ["mailsvc/cli/setup/contents.py", "docs/operations.md", "docs/reverse-proxy.md", "etc/container/Caddyfile"]
+)
+def test_every_web_server_accepts_the_largest_upload(file: str) -> None:
+    found = [int(size) << 20 for size in re.findall(r"max(?:_body)?_size (\d+)[mM]", (ROOT / file).read_text("utf-8"))]
+    assert found and min(found) >= max(Audience().import_size + FORM, Http().body_limit)

@@ -94,7 +94,7 @@ upstream mailsvc {
 }
 server {
     server_name %(spaced)s;
-    client_max_body_size 160m;
+    client_max_body_size 201m;
     location / {
         proxy_pass http://mailsvc;
         proxy_http_version 1.1;
@@ -120,7 +120,7 @@ CADDY = """\
 # Caddy in front of mailsvc. It gets the certificates.
 %(names)s {
     request_body {
-        max_size 160MiB
+        max_size 201MiB
     }
     reverse_proxy 127.0.0.1:8025 {
         transport http {
