@@ -146,8 +146,10 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     expect(text.get_by_text("Unsubscribe")).to_be_visible()
 
     frame = page.frame_locator("#frame")
+    tests: list[str] = []
+    page.on("request", lambda request: tests.append(request.url) if request.url.endswith("/test") else None)
     page.get_by_label("As contact").fill("ada@example.net")
-    page.get_by_role("button", name="Preview").click()
+    page.get_by_label("As contact").press("Enter")
     expect(frame.get_by_text("Dear Ada, your plan is gold")).to_be_visible()
     for view in ("Phone", "Dark"):
         page.get_by_label(view).check()
@@ -155,9 +157,8 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     page.get_by_label("Plain text").check()
     expect(frame.locator("pre")).to_contain_text("Dear Ada, your plan is gold")
     page.get_by_label("Desktop").check()
+    page.get_by_role("button", name="Preview").click()
 
-    tests: list[str] = []
-    page.on("request", lambda request: tests.append(request.url) if request.url.endswith("/test") else None)
     page.get_by_role("button", name="Send a test").dblclick()
     expect(page.locator("#tested")).to_contain_text("Sent to ")
     assert len(tests) == 1

@@ -145,6 +145,11 @@ async function show() {
   frame.src = `${path}/preview?${new URLSearchParams({ view: view.value, contact: contact.value, at: Date.now() })}`;
 }
 document.addEventListener("click", (event) => { if (event.target.id === "show") show(); });
+document.addEventListener("keydown", (event) => {  // else, the Enter key sends a test
+  if (event.target.id !== "f-contact" || event.key !== "Enter" || event.isComposing) return;
+  event.preventDefault();
+  show();
+});
 document.addEventListener("change", (event) => { if (event.target.form?.id === "preview" && !byId("frame").hidden) show(); });
 let testing = false;  // a test email: a double click sends one
 document.addEventListener("submit", async (event) => {
