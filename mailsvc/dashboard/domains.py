@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import attrs
 
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.emails.sending import SUSPENDED
 from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
@@ -159,6 +160,8 @@ class DomainPages:
             raise not_found()
         if not is_address(email):
             return await self._shown(request, domain, 422, {"email": "Enter a valid email address."})
+        if request.user_session.suspended:
+            return await self._shown(request, domain, 422, {"email": SUSPENDED})
         subjects = [("records", str(request.account_id)), ("mail", email)]
         refused = await self.authentication.throttled(subjects)
         if refused is not None:

@@ -416,6 +416,11 @@ async def test_a_form_with_unknown_values_changes_nothing(pool: Pool) -> None:
         ("logs/export?id=" + nobody + "&key=" + nobody, {}, 404),
     ):
         assert (await ann.post(f"/dashboard/{path}", form)).status == status, (path, form)
+    await pool.run("UPDATE accounts SET suspended_at = now()")
+    for path in ("settings/invite", f"domains/{domain.id}/mail"):
+        await ann.get("/dashboard/settings")
+        refused = await ann.post(f"/dashboard/{path}", {"email": CAT, "role": "developer"})
+        assert refused.status == 422 and "This account is suspended and can’t send." in refused.text, path
     assert await pool.rows("SELECT name, tls FROM domains") == [("acme.example", "enforced")]
     assert await pool.rows("SELECT role FROM members WHERE user_id = %s", (bob.id,)) == [("admin",)]
     assert await pool.rows("SELECT count(*) FROM links") == [(0,)]

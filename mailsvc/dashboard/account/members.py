@@ -9,6 +9,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.dashboard.context import PageContext
+from mailsvc.dashboard.emails.sending import SUSPENDED
 from mailsvc.dashboard.keys import KEYS
 from mailsvc.dashboard.page import SWITCH, PageError, PageRequest, forbidden, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
@@ -123,6 +124,8 @@ class MemberPages:
             email = parse_mailbox(email).address.lower()
         except AddressError:
             return await self._shown(request, 422, errors={"email": "Enter a valid email address."}, email=email, chosen=role)
+        if request.user_session.suspended:  # the email shows the account's name, which its admins choose
+            return await self._shown(request, 422, errors={"email": SUSPENDED}, email=email, chosen=role)
         if email in [member.email for member in await self.context.users.members(request.account_id)]:
             return await self._shown(request, 422, errors={"email": "This person is already a member."}, email=email, chosen=role)
         refused = await self.authentication.throttled([("invite", str(request.account_id))])

@@ -50,6 +50,7 @@ _SESSION = Columns.of(
     second_factor=f"u.totp_at IS NOT NULL OR {PASSKEY.format('u')}",
     account="a.name",
     role="m.role",
+    suspended="a.suspended_at IS NOT NULL",
     steps_hidden="m.steps_hidden_at IS NOT NULL",
     mfa_required="a.mfa_since IS NOT NULL",
     networks="a.dashboard_networks",
@@ -115,6 +116,7 @@ class Session:
     second_factor: bool
     account: str | None
     role: Role | None
+    suspended: bool  # the account
     steps_hidden: bool | None  # on the home page of the account
     mfa_required: bool | None
     networks: Sequence[str] | None  # from which the account's pages can be opened; empty: from any
