@@ -73,10 +73,13 @@ HEADERS = {
 }
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{subject}</title>
-<style>body{{font:16px system-ui,sans-serif;margin:0;color:#222;background:#f4f4f4}}main{{max-width:52rem;margin:0 auto;padding:1rem}}
+<style>:root{{color-scheme:light dark}}
+body{{font:16px system-ui,sans-serif;margin:0;color:#222;background:#f4f4f4}}main{{max-width:52rem;margin:0 auto;padding:1rem}}
 h1{{font-size:1.3rem;overflow-wrap:anywhere}}dl{{display:grid;grid-template-columns:auto 1fr;gap:.2rem .8rem;overflow-wrap:anywhere}}
 dt{{color:#666}}dd{{margin:0}}iframe,pre{{width:100%;box-sizing:border-box;background:#fff;border:1px solid #ddd;border-radius:.4rem}}
-iframe{{height:75vh}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}}</style></head>
+iframe{{height:75vh;color-scheme:light}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}}
+@media(prefers-color-scheme:dark){{body{{color:#eceef2;background:#16181c}}dt{{color:#a4abb6}}iframe,pre{{border-color:#4a4f58}}
+pre{{background:#1f2228}}}}</style></head>
 <body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
 {content}</main></body></html>
 """

@@ -135,6 +135,7 @@ async def test_shared_email_runs_no_scripts(rig: ApiRig) -> None:
     assert "&lt;script&gt;" in text and 'sandbox="allow-popups allow-popups-to-escape-sandbox"' in text
     plain = await sent(rig, html=None, text="<b>plain</b>")
     assert "&lt;b&gt;plain" in await shared_page(rig, plain)
+    assert "@media(prefers-color-scheme:dark){body{" in text and "iframe{height:75vh;color-scheme:light}" in text
 
 
 @pytest_twisted.ensureDeferred
