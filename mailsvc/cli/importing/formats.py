@@ -24,6 +24,7 @@ class Format:
     `fields`: by our name, the name of their field. `origin`: of a suppression, unless `origins` has the value of its field `origin`.
     `gone`: the values of the field `unsubscribed` that mean that somebody has unsubscribed. `all_unsubscribed`: everybody in the file has.
     `kinds`: the field with the kinds of mail that a suppression is about; it is about all mail if there is none, or an asterisk.
+    `left`: the fields of a suppression, in lower case, that mean that somebody has unsubscribed from broadcasts, and not from all mail.
     """
 
     kind: Kind
@@ -35,6 +36,7 @@ class Format:
     gone: frozenset[str] = YES
     all_unsubscribed: bool = False
     kinds: str = ""
+    left: Mapping[str, str] = attrs.field(factory=dict)
 
 
 def _suppressions(lists: Sequence[str], needs: Sequence[str], email: str, origin: Origin = "manual", **more: object) -> Format:
@@ -59,12 +61,15 @@ FORMATS: Mapping[str, Sequence[Format]] = {
     ),
     # GET /message-streams/…/suppressions/dump and its CSV file; GET /domains
     "postmark": (
-        _suppressions(
-            ["suppressions"],
-            ["emailaddress", "suppressionreason"],
-            "emailaddress",
-            by="suppressionreason",
-            origins={"hardbounce": "bounce", "spamcomplaint": "complaint"},
+        attrs.evolve(
+            _suppressions(
+                ["suppressions"],
+                ["emailaddress", "suppressionreason"],
+                "emailaddress",
+                by="suppressionreason",
+                origins={"hardbounce": "bounce", "spamcomplaint": "complaint"},
+            ),
+            left={"suppressionreason": "manualsuppression", "origin": "recipient"},
         ),
         _named("domains", ["domains"], ["id", "name"], "name"),
     ),

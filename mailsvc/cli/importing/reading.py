@@ -91,7 +91,7 @@ def _in_csv(file: str, data: bytes, service: str) -> Iterator[tuple[int, Format,
     known = next((each for each in FORMATS[service] if places.keys() >= set(each.needs)), None)
     if known is None:
         raise NotRead(f"{file}: these columns are in no export of {service} that `mailsvc import` knows.")
-    places = {name: at for name, at in places.items() if name in (*known.needs, *known.fields.values())}
+    places = {name: at for name, at in places.items() if name in (*known.needs, *known.fields.values(), *known.left)}
     for number, fields in enumerate(_lines(data[start:], separator), 1):
         yield number, known, _row(file, number, fields, len(header), places, known)
 
@@ -134,7 +134,8 @@ def _normal(name: str) -> str:
 
 def _records(known: Format, row: Row) -> Iterator[Record]:
     """What a row says. Raises ValueError."""
-    if known.kind == "suppressions" and _is_partial(row.get(known.kinds)):
+    left = bool(known.left) and all(_text(row, name).lower() == value for name, value in known.left.items())
+    if known.kind == "suppressions" and (left or _is_partial(row.get(known.kinds))):
         yield Person(_email(row, known), unsubscribed=True)
     elif known.kind == "suppressions":
         origin = known.origins.get(_text(row, known.fields["origin"]).lower(), known.origin)

@@ -55,12 +55,15 @@ def test_postmark() -> None:
             {"EmailAddress": "a@x.example", "SuppressionReason": "HardBounce", "Origin": "Recipient", "CreatedAt": "2026-01-01"},
             {"EmailAddress": "b@x.example", "SuppressionReason": "SpamComplaint", "Origin": "Recipient"},
             {"EmailAddress": "c@x.example", "SuppressionReason": "ManualSuppression", "Origin": "Customer"},
+            {"EmailAddress": "e@x.example", "SuppressionReason": "ManualSuppression", "Origin": "Recipient"},
         ]
     }
     table = b"EmailAddress,SuppressionReason,Origin,CreatedAt\r\nd@x.example,HardBounce,Recipient,2026-01-01\r\n"
+    table += b"f@x.example,ManualSuppression,Recipient,2026-01-01\r\ng@x.example,ManualSuppression,Admin,2026-01-01\r\n"
     found = export("postmark", dump, table, {"TotalCount": 1, "Domains": [{"Name": "x.example", "ID": 3}]})
-    kinds = {"a@x.example": "bounce", "b@x.example": "complaint", "c@x.example": "manual", "d@x.example": "bounce"}
+    kinds = {"a@x.example": "bounce", "b@x.example": "complaint", "c@x.example": "manual", "d@x.example": "bounce", "g@x.example": "manual"}
     assert (suppressed(found), list(found.domains)) == (kinds, ["x.example"])
+    assert people(found) == {"e@x.example": ("", "", True), "f@x.example": ("", "", True)}, "who left a stream of broadcasts"
 
 
 def test_ses() -> None:
