@@ -81,11 +81,9 @@ class RateLimit:
     _counts: dict[UUID | str, _Count] = attrs.field(factory=dict)
     _waiting: dict[UUID, list[Deferred[Quota]]] = attrs.field(factory=dict)  # requests waiting for the shared count, by account
 
-    def peek(self, who: UUID | str, limit: int | None = None) -> Quota:
+    def peek(self, who: UUID | str) -> Quota:
         """The header values for a request that is not counted."""
-        limit = limit or self.default
-        count = self._count(who, limit)
-        return Quota(limit, count.left, self._reset())
+        return Quota(self.default, self._count(who, self.default).left, self._reset())
 
     def take(self, who: UUID | str, limit: int | None = None) -> Quota:
         """Count a request in this process only."""

@@ -34,9 +34,9 @@ def run(settings: Settings, work: Work) -> None:
     run_with_database(settings, lambda database, reactor: work(Customers.of(database, reactor, settings)))
 
 
-def run_with_database(settings: Settings, work: DatabaseWork, *, migrating: bool = True, checking: bool = True) -> None:
-    """Runs `work` with the open database and the reactor. With `checking` False, also if the encryption keys are wrong."""
-    start(settings, lambda reactor: with_database(reactor, settings, work, migrating=migrating, checking=checking))
+def run_with_database(settings: Settings, work: DatabaseWork, *, migrating: bool = True) -> None:
+    """Runs `work` with the open database and the reactor."""
+    start(settings, lambda reactor: with_database(reactor, settings, work, migrating=migrating))
 
 
 def start(settings: Settings, work: Callable[[Any], Awaitable[None]]) -> None:
@@ -51,7 +51,7 @@ def start(settings: Settings, work: Callable[[Any], Awaitable[None]]) -> None:
 
 
 async def with_database(reactor: Any, settings: Settings, work: DatabaseWork, *, migrating: bool = True, checking: bool = True) -> None:
-    """Opens the database for `work`, and closes it."""
+    """Opens the database for `work`, and closes it. With `checking` False, also if the encryption keys are wrong."""
     opened = Opened()
     prepare(reactor, settings.database.clock_tolerance)
     try:

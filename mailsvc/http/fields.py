@@ -196,22 +196,6 @@ class Flag(Field):
 
 
 @attrs.frozen
-class Off(Field):
-    """A switch for something that this service doesn't do: only false is accepted."""
-
-    example: Any = False
-
-    def form(self) -> dict[str, Any]:
-        return {"type": "boolean"}
-
-    def read(self, value: Any, place: str, rules: Rules) -> None:
-        if not isinstance(value, bool):
-            raise invalid(f"The `{place}` field must be true or false.")
-        if value:
-            raise invalid(f"The `{place}` field cannot be true. {self.about}")
-
-
-@attrs.frozen
 class Unsupported(Field):
     """A field that client libraries know and this service doesn't accept. The description leaves it out; `about` says what to do."""
 

@@ -107,8 +107,8 @@ def text(about: str, example: Any, source: str | Callable[[Any], Any] | None = N
     return Value({"type": "string", **more, **described(about, example)}, None, source)
 
 
-def uuid(about: str, source: str | Callable[[Any], Any] | None = None, example: str = SOME_ID) -> Value:
-    return Value({"type": "string", "format": "uuid", **described(about, example)}, _text_of, source)
+def uuid(about: str, source: str | Callable[[Any], Any] | None = None) -> Value:
+    return Value({"type": "string", "format": "uuid", **described(about, SOME_ID)}, _text_of, source)
 
 
 def _text_of(value: UUID | str) -> str:

@@ -46,8 +46,12 @@ def mail(
     return (head + "".join(parts) + f"--{boundary}--\r\n").encode()
 
 
+def of_message(parsed: mime.Parsed, size: int, bulk: bool) -> list[checks.Insight]:
+    return checks.of_mail(checks.mail_of(parsed, size, bulk))
+
+
 def found(message: bytes, bulk: bool = False, size: int | None = None) -> dict[str, str]:
-    return {one.title: one.level for one in checks.of_message(mime.parse(message), size or len(message), bulk)}
+    return {one.title: one.level for one in of_message(mime.parse(message), size or len(message), bulk)}
 
 
 def complete(of: list[checks.Insight]) -> None:
@@ -142,7 +146,7 @@ def test_each_check_finds_its_problem(changes, title, level):
 
 
 def all_of(message: bytes, bulk: bool = False) -> list[checks.Insight]:
-    return checks.of_message(mime.parse(message), len(message), bulk)
+    return of_message(mime.parse(message), len(message), bulk)
 
 
 def seen_by(changes: dict[str, str], title: str) -> str:
@@ -207,7 +211,7 @@ def test_an_image_without_a_size_has_no_area():
 def test_a_single_file_can_be_too_large():
     def titles(size: int) -> list[str]:
         file = mime.File("a.bin", "application/octet-stream", None, "attachment", bytes(size))
-        return [one.title for one in checks.of_message(mime.Parsed((), None, "x", (file,)), 1, False)]
+        return [one.title for one in of_message(mime.Parsed((), None, "x", (file,)), 1, False)]
 
     assert "A file is large" in titles(files.FILE_MAX + 1) and "A file is large" not in titles(files.FILE_MAX)
 
@@ -459,7 +463,7 @@ TEXT, HTML, PDF = (f"Content-Type: {kind}\r\n\r\nx" for kind in ("text/plain", "
     ],
 )
 def test_the_mime_structure_is_checked(body, problem):
-    seen = [one.seen for one in checks.of_message(mime.parse(body.encode()), 1, False) if one.title == "The MIME structure is unusual"]
+    seen = [one.seen for one in of_message(mime.parse(body.encode()), 1, False) if one.title == "The MIME structure is unusual"]
     assert seen == [] if problem is None else problem in seen[0]
 
 
@@ -468,7 +472,7 @@ def test_nesting_levels_are_counted():
         body = TEXT
         for layer in range(count):
             body = nested("multipart/mixed", body, layer=layer)
-        return [one.seen for one in checks.of_message(mime.parse(body.encode()), 1, False) if one.title == "The MIME structure is unusual"]
+        return [one.seen for one in of_message(mime.parse(body.encode()), 1, False) if one.title == "The MIME structure is unusual"]
 
     assert levels(4) == [] and "more than 4 levels" in levels(5)[0]
 
@@ -540,7 +544,7 @@ def archive(name: str, locked: bool = False) -> bytes:
 )
 def test_attachments_are_checked(file, bulk, title):
     def titles(file):
-        insights = checks.of_message(mime.Parsed((), None, "x", (file,)), 1, bulk)
+        insights = of_message(mime.Parsed((), None, "x", (file,)), 1, bulk)
         complete(insights)
         return [one.title for one in insights]
 
@@ -668,7 +672,7 @@ def test_the_remedy_depends_on_who_is_listed():
 def test_any_html_can_be_read(html):
     html_reader.read(html)
     html_reader.read(f"<a href='{html}'><img src=\"{html}\"></a>")
-    complete(checks.of_message(mime.Parsed((), html, None, ()), 1, True))
+    complete(of_message(mime.Parsed((), html, None, ()), 1, True))
 
 
 def test_long_html_is_checked_at_its_beginning() -> None:

@@ -18,17 +18,15 @@ from mailsvc.smtp.client.client import Canceled, GreetingRefused, NotReady, Smtp
 from mailsvc.smtp.client.tls import ClientTls
 
 
-def dialer(
-    reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None, roots: str | None = None
-) -> Callable[..., Awaitable[SmtpClient]]:
-    """A function that dials. `seconds`: for the TCP connection. `roots`: a PEM file of certificate authorities instead of the system's."""
+def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None) -> Callable[..., Awaitable[SmtpClient]]:
+    """A function that dials. `seconds`: for the TCP connection."""
 
     async def dial(address: str, port: int, host: str, options: DialOptions) -> SmtpClient:
         kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
         bind = None if options.source is None else (options.source.address, 0)
         endpoint = kind(reactor, address, port, timeout=seconds, bindAddress=bind)
         name = ehlo_name if options.source is None else options.source.ehlo
-        policy, tls_options = _security(host, options, roots)
+        policy, tls_options = _security(host, options)
         client = SmtpClient(reactor, name, host=host, tls=policy, tls_options=tls_options, timeouts=timeouts)
         try:
             await connectProtocol(endpoint, client)
@@ -58,16 +56,16 @@ def _is_ourselves(transport: Any) -> bool:
     return bool(transport.getHost().host == transport.getPeer().host)
 
 
-def _security(host: str, options: DialOptions, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
+def _security(host: str, options: DialOptions) -> tuple[TlsPolicy, ClientTls | None]:
     match options.mode:
         case "clear":
             return "none", None
         case "opportunistic":
-            return "opportunistic", tls.unverified(host, roots)
+            return "opportunistic", tls.unverified(host)
         case "encrypted":
             return "required", None
         case "verified":
-            return "required", tls.verified(host, roots)
+            return "required", tls.verified(host)
         case "dane":
             return "required", tls.by_dane(options.tlsa, options.names)
 

@@ -17,7 +17,7 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.html import read
 from mailsvc.mail.mime import Parsed
 
-__all__ = ["Grouped", "Insight", "Level", "Mail", "grouped", "mail_of", "of_mail", "of_message", "same_organisation"]
+__all__ = ["Grouped", "Insight", "Level", "Mail", "grouped", "mail_of", "of_mail", "same_organisation"]
 
 LONGEST = 1 << 20  # characters of text and of html that are checked
 
@@ -58,7 +58,3 @@ def mail_of(
 def of_mail(mail: Mail) -> list[Insight]:
     """Run all checks of the message."""
     return [found for check in CHECKS for found in check(mail)]
-
-
-def of_message(parsed: Parsed, size: int, bulk: bool, same: Callable[[str, str], bool] = same_organisation) -> list[Insight]:
-    return of_mail(mail_of(parsed, size, bulk, same))

@@ -142,15 +142,6 @@ def relaxed_header(name: bytes, value: bytes) -> bytes:
     return name.lower() + b":" + _single_spaces(value.replace(b"\r\n", b"")).strip(b" ") + b"\r\n"
 
 
-def relaxed_body(body: bytes) -> bytes:
-    """Returns the canonical body (6376 §3.4.4)."""
-    return b"".join(canonical_body(_slices(body, 0)))
-
-
-def body_hash(message: bytes, body_start: int = 0) -> bytes:
-    return _hash(_slices(message, body_start))
-
-
 def canonical_body_of(message: bytes, start: int, *, relaxed: bool) -> Iterator[bytes]:
     """Yields the canonical body in pieces of limited size, so that neither a long line nor a large body blocks other threads."""
     return canonical_body(_slices(message, start), relaxed=relaxed)

@@ -38,7 +38,6 @@ _KEY = "SELECT key FROM body_keys WHERE account_id = %s"
 _ALL = "SELECT account_id, key FROM body_keys ORDER BY account_id"
 _ADD = "INSERT INTO body_keys (account_id, key, created_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 _SWITCH = "UPDATE accounts SET encrypt_bodies = %s WHERE id = %s AND encrypt_bodies <> %s"
-_IS_ON = "SELECT encrypt_bodies FROM accounts WHERE id = %s"
 
 log = Logger()
 
@@ -79,10 +78,6 @@ class BodyKeys:
             raise Unavailable("the key that encrypts the account's messages is not available") from None
 
     # Switching it on and off
-
-    async def is_on(self, account_id: UUID) -> bool:
-        rows = await self._pool.rows(_IS_ON, (account_id,))
-        return bool(rows and rows[0][0])
 
     async def turn_on(self, account_id: UUID, lines: Sequence[Line]) -> None:
         """Encrypt new messages. The account gets a key, or continues with the one that it has. Raises BodyKeyError."""

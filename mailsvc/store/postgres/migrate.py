@@ -66,9 +66,9 @@ def migrate(dsn: str, source: str = SOURCE) -> list[str]:
     return applied
 
 
-def create_tables(coordinator: str, cell: str, source: str = SOURCE) -> None:
+def create_tables(coordinator: str, cell: str) -> None:
     """Fill the empty schema of a new cell. Its views are created where it is used first."""
-    _migrate(through_citus(coordinator, cell), source)
+    _migrate(through_citus(coordinator, cell), SOURCE)
     suit(coordinator, cell)
 
 

@@ -93,10 +93,6 @@ class SharedCommits(Generic[Item, Result]):
         """The number of items whose write has not started."""
         return len(self._pending)
 
-    @property
-    def waiting_weight(self) -> int:
-        return self._weight
-
     def _start_writes(self) -> None:
         """Start the writes that may start now, and a timer for the rest."""
         while self._pending and self._running < self.writes and (self._due or self._full()):

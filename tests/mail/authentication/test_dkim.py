@@ -49,6 +49,10 @@ def verify(message: bytes, index: int = 0, records: dict[bytes, str] = RECORDS) 
 # --- canonical forms -------------------------------------------------------------------------------------------------
 
 
+def relaxed_body(message: bytes, start: int = 0) -> bytes:
+    return b"".join(dkim.canonical_body_of(message, start, relaxed=True))
+
+
 @given(BODIES)
 @example(b"")
 @example(b"\r\n")
@@ -57,8 +61,8 @@ def verify(message: bytes, index: int = 0, records: dict[bytes, str] = RECORDS) 
 @example(b"a\n\r\n\r\n")
 def test_bodies_are_canonicalized(body: bytes) -> None:
     expected = Relaxed.canonicalize_body(body)
-    assert dkim.relaxed_body(body) == expected
-    assert dkim.body_hash(b"x" * 7 + body, 7) == hashlib.sha256(expected).digest()
+    assert relaxed_body(body) == expected
+    assert relaxed_body(b"x" * 7 + body, 7) == expected
 
 
 @given(
@@ -67,7 +71,7 @@ def test_bodies_are_canonicalized(body: bytes) -> None:
 @example(b"a" + b" \r\n" * 400_000 + b"b\r\n")
 @example(b"\r\n" * 400_000)
 def test_large_bodies_are_canonicalized_in_slices(body: bytes) -> None:
-    assert dkim.relaxed_body(body) == Relaxed.canonicalize_body(body)
+    assert relaxed_body(body) == Relaxed.canonicalize_body(body)
 
 
 @given(BODIES, st.lists(st.integers(1, 9), min_size=1, max_size=9), st.booleans())
@@ -237,7 +241,7 @@ RFC_BODY = b"Hi.\r\n\r\nWe lost the game.  Are you hungry yet?\r\n\r\nJoe.\r\n"
 
 def test_the_example_of_rfc_8463() -> None:
     assert dkim.public_value(RFC_KEY) == "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
-    assert base64.b64encode(dkim.body_hash(RFC_BODY)) == b"2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8="
+    assert base64.b64encode(hashlib.sha256(relaxed_body(RFC_BODY)).digest()) == b"2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8="
     signed = b"".join(dkim.relaxed_header(name, value) for name, value in RFC_FIELDS.items())
     signed += dkim.relaxed_header(b"DKIM-Signature", RFC_FIELD)[:-2]
     assert base64.b64encode(RFC_KEY.sign(hashlib.sha256(signed).digest())) == RFC_SIGNATURE

@@ -24,6 +24,7 @@ from mailsvc.store.mail.inserts import SMALL
 from mailsvc.store.mail.messages import InPieces, Messages
 from mailsvc.store.mail.spooled import PIECE
 from mailsvc.store.people.audit import by_operator
+from mailsvc.store.people.minimization import Minimization
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.erasures import the_account
@@ -131,13 +132,14 @@ async def test_a_claim_never_waits_for_a_key_and_never_brings_what_is_encrypted(
 @pytest_twisted.ensureDeferred
 async def test_switching_it_off_and_on_keeps_the_key_and_what_is_stored(rig: Rig) -> None:
     first, second, third = (email(message=TEXT + b"%d" % n) for n in range(3))
+    switched = Minimization(rig.store.pool, rig.store.clock)
     await rig.accept(first)
     await rig.bodies.turn_off(ACCOUNT, [by_operator(ACCOUNT, "off")])
-    assert not await rig.bodies.is_on(ACCOUNT)
+    assert not await switched.encrypted(ACCOUNT)
     await rig.store.accept(second)
     await rig.bodies.turn_on(ACCOUNT, [by_operator(ACCOUNT, "on")])
     await rig.bodies.turn_on(ACCOUNT, [by_operator(ACCOUNT, "on, again")])
-    assert await rig.bodies.is_on(ACCOUNT)
+    assert await switched.encrypted(ACCOUNT)
     await rig.accept(third)
     for each in (first, second, third):
         assert await rig.read(each) == each.message
