@@ -5,7 +5,7 @@
 one in between, so a step of the machine's clock moves no date either. `held(clock)` says why dates cannot be trusted at the moment:
 the machine's clock and the database's disagree. While it does, nothing expires, is accepted or is attempted.
 
-A test's `task.Clock` is both clocks at once and always trusted.
+`iso_time` is how times are written in events and responses. A test's `task.Clock` is both clocks at once and always trusted.
 """
 
 from __future__ import annotations
@@ -115,6 +115,11 @@ def unix(clock: Any) -> float:
 def utc(clock: Any) -> datetime:
     """The date and time by this clock."""
     return datetime.fromtimestamp(unix(clock), UTC)
+
+
+def iso_time(at: datetime) -> str:
+    """A time in events and in most responses (RFC 3339 §5.6): in UTC, with milliseconds and Z."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def held(clock: Any) -> str | None:

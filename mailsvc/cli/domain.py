@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from mailsvc.accounts.onboarding import Customers, Refused, domain_name
 from mailsvc.cli.output import AS_JSON, YES, duration, note, print_json, result
 from mailsvc.cli.runner import run
+from mailsvc.clock import iso_time
 from mailsvc.domains import names, views
 from mailsvc.domains.checking import Findings
 from mailsvc.domains.maintenance import ALGORITHMS, KeysNotPublished, RotationInProgress
@@ -76,7 +77,7 @@ def domain_list(settings: Settings, account: str | None, as_json: bool) -> None:
             for one in found:
                 if as_json:
                     checks = {"trusted": one.trusted, "next_check_at": one.next_check_at}
-                    shown.append({"account_id": owner.id, "account": owner.name, **views.brief(one, views.iso), **checks})
+                    shown.append({"account_id": owner.id, "account": owner.name, **views.brief(one, iso_time), **checks})
                     continue
                 click.echo(f"{one.name}\t{one.shown_status}\t{one.region}\t{owner.name}\t{_time(one.next_check_at)}")
         if as_json:
@@ -319,7 +320,7 @@ async def _json(customers: Customers, domain: Domain) -> dict[str, object]:
     publishing, keys = customers.maintenance.publishing, await customers.domains.published_keys(domain.id)
     return {
         "account_id": domain.account_id,
-        **views.full(domain, keys, publishing, views.iso),
+        **views.full(domain, keys, publishing, iso_time),
         "trusted": domain.trusted,
         "checked_at": domain.checked_at,
         "next_check_at": domain.next_check_at,

@@ -10,6 +10,7 @@ import attrs
 
 from mailsvc.mail.authentication import spf
 from mailsvc.mail.authentication.spf import Address, CheckHost, Mechanism, SpfError
+from mailsvc.net.address_guard import is_address
 from mailsvc.net.dns import Mx, Records, Resolver, Temporary
 
 TERMS = 10  # §4.6.4
@@ -135,7 +136,7 @@ class _Evaluation:
 
     async def _addresses(self, name: str, version: int | None = None) -> Sequence[str]:
         """The addresses of one family. A name that looks like an IP address is only a name here, and does not exist."""
-        found: Any = () if _is_address(name) else await self._found(self.resolver.addresses(name))
+        found: Any = () if is_address(name) else await self._found(self.resolver.addresses(name))
         return self._answer([each for each in found if ip_address(each).version == (version or self.check.address.version)])
 
     async def _values(self, look_up: Any) -> Sequence[Any]:
@@ -165,11 +166,3 @@ def _text_of(mechanism: Mechanism) -> str:
     if mechanism.network is not None:
         return f"{sign}{mechanism.name}:{mechanism.network}"
     return f"{sign}{mechanism.name}:{mechanism.domain}" if mechanism.domain else f"{sign}{mechanism.name}"
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
+from mailsvc.clock import iso_time
 from mailsvc.domains import names
 from mailsvc.domains.records import Publishing, Record, improved, quoted
 from mailsvc.store.domains.values import CAA, TRACKING, Claim, DkimKey, Domain, RecordState
 
 Time = Callable[[datetime], str]
-
-
-def iso(at: datetime) -> str:
-    """The format of times in events."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def brief(domain: Domain, time: Time) -> dict[str, object]:
@@ -72,7 +68,7 @@ def claim(claim: Claim, time: Time) -> dict[str, object]:
 
 def payload(publishing: Publishing) -> Callable[[Domain, Sequence[DkimKey]], dict[str, object]]:
     """The data of events about a domain."""
-    return lambda domain, keys: full(domain, keys, publishing, iso)
+    return lambda domain, keys: full(domain, keys, publishing, iso_time)
 
 
 def _record(record: Record, state: RecordState | None, domain: Domain) -> dict[str, object]:

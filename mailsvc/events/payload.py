@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from mailsvc.clock import iso_time
 from mailsvc.store.events import event_data
 from mailsvc.store.events.event_data import Bounce, Click, EventData, Failure, Suppressed
 from mailsvc.store.events.event_log import Fact, Mail
@@ -28,24 +29,19 @@ SENT = tuple(
 )
 
 
-def time(at: datetime) -> str:
-    """RFC 3339 §5.6, in UTC and milliseconds."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def render(fact: Fact) -> dict[str, object]:
     """The event as JSON. The outer `created_at` is the time of the event, the inner one that of its email."""
     data = dict(fact.data) if fact.mail is None else _email(fact, fact.mail)
-    return {"type": fact.type, "created_at": time(fact.at), "data": data}
+    return {"type": fact.type, "created_at": iso_time(fact.at), "data": data}
 
 
 def sample(kind: str, now: datetime) -> dict[str, object]:
     """A made-up event for testing an endpoint."""
-    data: dict[str, object] = {"id": _TEST_ID, "created_at": time(now)}
+    data: dict[str, object] = {"id": _TEST_ID, "created_at": iso_time(now)}
     if kind.startswith("email."):
         data = {
             "email_id": _TEST_ID,
-            "created_at": time(now),
+            "created_at": iso_time(now),
             "message_id": f"<{_TEST_ID}@example.com>",
             "from": "Test <test@example.com>",
             "to": ["somebody@example.net"],
@@ -61,18 +57,18 @@ def sample(kind: str, now: datetime) -> dict[str, object]:
     elif kind == "contact.topics.updated":
         data = {"email": "ada@example.net", "topics": [{"id": _TEST_ID, "subscription": "opt_out"}]}
     elif kind.startswith("contact."):
-        data |= {"updated_at": time(now), "email": "ada@example.net", "first_name": "Ada", "last_name": None, "unsubscribed": False}
+        data |= {"updated_at": iso_time(now), "email": "ada@example.net", "first_name": "Ada", "last_name": None, "unsubscribed": False}
         data |= {"audience_id": _TEST_ID, "segment_ids": [_TEST_ID]}
     elif kind.startswith("topic."):
-        data |= {"updated_at": time(now), "name": "Product news", "description": None, "default_subscription": "opt_in"}
+        data |= {"updated_at": iso_time(now), "name": "Product news", "description": None, "default_subscription": "opt_in"}
         data |= {"deleted": kind == "topic.deleted"}
-    return {"type": kind, "created_at": time(now), "data": data}
+    return {"type": kind, "created_at": iso_time(now), "data": data}
 
 
 def _email(fact: Fact, mail: Mail) -> dict[str, object]:
     data: dict[str, object] = {
         "email_id": str(mail.email_id),
-        "created_at": time(mail.created_at),
+        "created_at": iso_time(mail.created_at),
         "message_id": mail.message_id,
         "from": mail.sender,
         "to": list(mail.recipients) if fact.recipient is None else [mail.recipients[fact.recipient]],
@@ -102,7 +98,7 @@ def _suppressed(data: Suppressed, at: datetime) -> dict[str, object]:
 
 
 def _clicked(data: Click, at: datetime) -> dict[str, object]:
-    return {"click": {"ipAddress": data.address, "link": data.link, "timestamp": time(at), "userAgent": data.agent}}
+    return {"click": {"ipAddress": data.address, "link": data.link, "timestamp": iso_time(at), "userAgent": data.agent}}
 
 
 _MORE: Mapping[str, Callable[[Any, datetime], dict[str, object]]] = {

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import iso_time
 from mailsvc.http.fields import SOME_ID, Schema, described, nullable
 
 Show = Callable[[Any], Any]
@@ -93,11 +94,6 @@ def postgres_time(at: datetime) -> str:
     at = at.astimezone(UTC)
     text = f"{at:%Y-%m-%d %H:%M:%S}"
     return f"{text}.{at.microsecond:06}".rstrip("0") + "+00" if at.microsecond else f"{text}+00"
-
-
-def iso_time(at: datetime) -> str:
-    """As ECMAScript writes a time: milliseconds, and Z."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
 
 
 # Fields by type

@@ -1,6 +1,6 @@
 """Decides which addresses may be connected to on behalf of others: mail servers, webhook endpoints, attachment URLs. Pure.
 
-It is called when connecting, with the address itself, never with a name.
+`refusal` is called when connecting, with the address itself, never with a name.
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ _REASONS: dict[int, tuple[tuple[Network, str], ...]] = {
     4: tuple((ip_network(network), reason) for network, reason in _SPECIAL_V4),
     6: tuple((ip_network(network), reason) for network, reason in (*_SPECIAL_V6, *_OUTSIDE_V6)),
 }
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address rather than a name."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:

@@ -10,6 +10,7 @@ from mailsvc.accounts.quota import Quotas, Used
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
+from mailsvc.settings.plans import ends
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups, Wanted
 from mailsvc.store.events.webhooks import Webhooks
@@ -61,10 +62,9 @@ class Usage:
     @page(app, USAGE, access="see_usage")
     async def show(self, request: PageRequest) -> bytes:
         account_id, now = request.account_id, self.context.now()
-        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        month, tomorrow = day.replace(day=1), day + timedelta(days=1)
-        next_month = (month + timedelta(days=31)).replace(day=1)
-        today, this_month = await self.rollups.sent(account_id, day, month)
+        month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        tomorrow, next_month = ends("day", now), ends("month", now)
+        today, this_month = await self.rollups.sent(account_id, now)
         account = await self.accounts.get(account_id)
         plan = self.quotas.plan(account.plan if account is not None else None)
         quota = {} if account is None else await self.quotas.usage(account_id, account.plan, account.ramp)

@@ -5,7 +5,6 @@ Names only. Addresses are looked up and checked right before they are connected 
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from mailsvc.delivery.shaping import destination_name, pooled
+from mailsvc.net.address_guard import is_address
 from mailsvc.net.dns import Mx, NxDomain, Resolver, Temporary
 
 _KEPT = 300.0  # seconds; the resolver caches answers for their TTL as well
@@ -219,8 +219,4 @@ def _is_host(name: str) -> bool:
     labels = name.split(".")
     if len(labels) < 2 or not all(label and _LABEL.issuperset(label) for label in labels):
         return False
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return True
-    return False
+    return not is_address(name)

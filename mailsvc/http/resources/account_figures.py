@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import attrs
 
 from mailsvc.accounts.quota import Quotas, Used
-from mailsvc.clock import utc
+from mailsvc.clock import iso_time, utc
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.operations import operation
 from mailsvc.http.problem import invalid, unavailable
@@ -16,8 +16,9 @@ from mailsvc.http.request import Request
 from mailsvc.http.resources import metrics
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.http.resources.domains import DomainContext
-from mailsvc.http.views import View, const, count, iso, iso_time, maybe, one
+from mailsvc.http.views import View, const, count, iso, maybe, one
 from mailsvc.runtime.offload import InThread
+from mailsvc.settings.plans import ends
 from mailsvc.store.audience.figures import AudienceSize
 from mailsvc.store.events.rollups import Rollups, TooManyCounts
 from mailsvc.store.postgres.errors import DataRejected
@@ -98,10 +99,8 @@ class Figures:
 
     async def _usage(self, request: Request) -> bytes:
         account_id, now = request.caller.account_id, self._now()
-        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        month, tomorrow = day.replace(day=1), day + timedelta(days=1)
-        next_month = (month + timedelta(days=31)).replace(day=1)
-        today, this_month = await self.rollups.sent(account_id, day, month)
+        tomorrow, next_month = ends("day", now), ends("month", now)
+        today, this_month = await self.rollups.sent(account_id, now)
         plan = {} if self.quotas is None else await self.quotas.usage(account_id, request.caller.plan, request.caller.ramp)
         size = AudienceSize() if self.audience is None else await self.audience.figures.size(account_id)
         contacts = None if self.quotas is None else self.quotas.contacts(request.caller.plan)

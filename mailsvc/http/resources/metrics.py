@@ -15,12 +15,13 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
+from mailsvc.clock import iso_time
 from mailsvc.http import parameters
 from mailsvc.http.fields import SOME_ID
 from mailsvc.http.operations import Parameter, one_of
 from mailsvc.http.problem import invalid
 from mailsvc.http.request import Request
-from mailsvc.http.views import Value, View, choice, const, free, iso, iso_time, many, number, one, optional, text, uuid
+from mailsvc.http.views import Value, View, choice, const, free, iso, many, number, one, optional, text, uuid
 from mailsvc.store.events.rollups import Count, Unit, Wanted, first_hour
 
 PERIODS_MAX = 10_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 from mailsvc.domains import names
 from mailsvc.insights.checks.finding import Insight, Mail, listed
+from mailsvc.net.address_guard import is_address
 
 LINKS_MAX = 50
 ESCAPES = 20  # %xx in one URL
@@ -74,7 +74,7 @@ def link_kinds(mail: Mail) -> Iterator[Insight]:
         yield Insight(
             "better", "Use HTTPS", "Some links or images begin with http://.", "Browsers warn about them.", "Use https:// instead."
         )
-    if any(_is_address(host) for host in hosts):
+    if any(is_address(host) for host in hosts):
         remedy = "Use a hostname in your own domain."
         yield Insight(
             "attention",
@@ -177,14 +177,6 @@ def _is_embedded_video(url: str) -> bool:
 
 def _shared(host: str) -> bool:
     return any(host == shared or host.endswith(f".{shared}") for shared in _SHARED)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 CHECKS = (link_hosts, link_texts, link_kinds, odd, look_alikes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from ipaddress import ip_address
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -19,6 +18,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
+from mailsvc.net.address_guard import is_address
 from mailsvc.net.dns import Tlsa
 from mailsvc.smtp.client import dane
 
@@ -55,7 +55,7 @@ class ClientTls:
 
     def clientConnectionForTLS(self, protocol: object) -> SSL.Connection:
         connection = SSL.Connection(self._context, None)
-        if self._host and not _is_ip(self._host):  # RFC 6066 §3: no IP addresses
+        if self._host and not is_address(self._host):  # RFC 6066 §3: no IP addresses
             connection.set_tlsext_host_name(self._host.rstrip(".").encode("ascii"))
         if self._context.get_verify_mode() != SSL.VERIFY_NONE:
             connection.set_verify(SSL.VERIFY_PEER, self._remember)
@@ -151,17 +151,9 @@ def _context(*, verify: bool, roots: str | None = None) -> SSL.Context:
 
 def _check_name(connection: SSL.Connection, host: str) -> None:
     try:
-        if _is_ip(host):
+        if is_address(host):
             verify_ip_address(connection, host)
         else:
             verify_hostname(connection, host)
     except (VerificationError, CertificateError, x509.DuplicateExtension, ValueError) as error:
         raise Untrusted(f"the certificate is not for {host}") from error
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import UUID
 
+from mailsvc.clock import iso_time
 from mailsvc.store.audience.values import Choice, Contact, Topic
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.postgres.pool import Transaction
 
 SEGMENTS = "SELECT segment_id FROM contact_segments WHERE account_id = %s AND contact_id = %s ORDER BY added_at, segment_id"
-
-
-def _time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def contact(tx: Transaction, account_id: UUID, kind: str, changed: Contact, now: datetime) -> None:
@@ -25,8 +22,8 @@ async def contact(tx: Transaction, account_id: UUID, kind: str, changed: Contact
         "id": str(changed.id),
         "audience_id": segments[0] if segments else "",
         "segment_ids": segments,
-        "created_at": _time(changed.created_at),
-        "updated_at": _time(changed.updated_at),
+        "created_at": iso_time(changed.created_at),
+        "updated_at": iso_time(changed.updated_at),
         "email": changed.email,
         "first_name": changed.first_name,
         "last_name": changed.last_name,
@@ -49,8 +46,8 @@ async def topic(tx: Transaction, account_id: UUID, kind: str, changed: Topic, no
         "description": changed.description,
         "default_subscription": "opt_in" if changed.subscribed else "opt_out",
         "deleted": kind == "deleted",
-        "created_at": _time(changed.created_at),
-        "updated_at": _time(changed.updated_at),
+        "created_at": iso_time(changed.created_at),
+        "updated_at": iso_time(changed.updated_at),
     }
     await _write(tx, account_id, f"topic.{kind}", data, now)
 

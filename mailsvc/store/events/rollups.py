@@ -137,7 +137,8 @@ class Rollups:
         """The names of the account's domains."""
         return dict(await self._pool.rows(DOMAINS, (account_id,)))
 
-    async def sent(self, account_id: UUID, day: datetime, month: datetime) -> tuple[int, int]:
-        """Recipients sent to since `day`, and since `month`."""
-        [(today, this_month)] = await self._pool.rows(USED, {"account_id": account_id, "day": day, "month": month})
+    async def sent(self, account_id: UUID, now: datetime) -> tuple[int, int]:
+        """Recipients sent to on this day, and in this month, both in UTC."""
+        day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        [(today, this_month)] = await self._pool.rows(USED, {"account_id": account_id, "day": day, "month": day.replace(day=1)})
         return today, this_month

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import orjson
 
+from mailsvc.clock import iso_time
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection
 from mailsvc.http.operations import Parameter, operation
@@ -15,7 +16,6 @@ from mailsvc.http.problem import invalid
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.context import AudienceContext
-from mailsvc.http.views import iso_time
 from mailsvc.mail import csv_file
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.audience.evidence import Consent
