@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore, TimeoutError, gatherResults
+from twisted.internet.defer import Deferred, TimeoutError, gatherResults
 from twisted.logger import Logger
 
 from mailsvc.net.rspamd import Envelope, FilterError, Rspamd, Verdict
 from mailsvc.policy import Refusal
 from mailsvc.runtime.offload import InThread
+from mailsvc.semaphore import Semaphore
 from mailsvc.settings.content_filter import ContentFilter as Rules
 from mailsvc.store.mail.values import Pieces
 
@@ -66,10 +67,10 @@ class ContentFilter:
     in_thread: InThread
     results: Counter[str] = attrs.field(factory=Counter, init=False)  # messages since the start, one of RESULTS each
     _available: bool = attrs.field(default=True, init=False)
-    _slots: DeferredSemaphore = attrs.field(init=False)
+    _slots: Semaphore = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._slots = DeferredSemaphore(self.rules.concurrent)
+        self._slots = Semaphore(self.rules.concurrent)
 
     async def check(self, requests: Mapping[int, FilterRequest]) -> dict[int, Refusal]:
         """The refusals by index. All messages are checked at the same time, as far as the limits allow."""

@@ -13,9 +13,9 @@ from typing import Any
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import DeferredLock
 
 from mailsvc.clock import utc
+from mailsvc.semaphore import Semaphore
 from mailsvc.settings.plans import PERIODS, Exhausted, Plan, begins, ends
 from mailsvc.store.people.quota import Period, Quota
 from mailsvc.store.postgres.errors import StoreError, Unavailable
@@ -40,7 +40,7 @@ class _Meter:
     taken: int | None = None
     asked_at: float = 0.0
     used_at: float = 0.0
-    lock: DeferredLock = attrs.field(factory=DeferredLock)
+    lock: Semaphore = attrs.field(factory=lambda: Semaphore(1))
 
     @property
     def used(self) -> int:
@@ -145,7 +145,7 @@ class Quotas:
         late = self.clock.seconds() - idle
         left: list[_Meter] = []
         for key, meter in list(self._meters.items()):
-            if meter.used_at > late or meter.lock.locked:
+            if meter.used_at > late or not meter.lock.tokens:
                 continue
             if meter.mine and self._is_current(meter):
                 left.append(meter)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import attrs
 import orjson
-from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
 from mailsvc.broadcasts import reencode
 from mailsvc.runtime.offload import InThread
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.broadcasts.images import Picture
 
 log = Logger()
@@ -47,7 +47,7 @@ class Refused(Exception):
 class ImageReader:
     in_thread: InThread
     deadline: float = DEADLINE
-    _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(1), init=False)
+    _turn: Semaphore = attrs.field(factory=lambda: Semaphore(1), init=False)
 
     async def read(self, data: bytes) -> Picture:
         """The image without metadata. Raises Refused."""

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.broadcasts.links import PATH, Source, UnsubscribeLinks, headers
 from mailsvc.mail import merge
@@ -23,6 +22,7 @@ from mailsvc.mail.tracking.message import Tracker, Tracking
 from mailsvc.mail.tracking.template import TrackedTemplate
 from mailsvc.mail.tracking.token import Key, Tracked, day_of
 from mailsvc.runtime.offload import InThread
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.broadcasts.personal import PersonalEmail, PersonalEmails, SentContent
 
 _CONTENTS = 20  # broadcasts whose content is kept in memory
@@ -133,7 +133,7 @@ class Composer:
     in_thread: InThread
     secrets: Callable[[], Mapping[int, bytes]] = dict
     _prepared: OrderedDict[tuple[UUID, UUID], Prepared] = attrs.field(factory=OrderedDict, init=False, repr=False)
-    _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(1), init=False, repr=False)
+    _turn: Semaphore = attrs.field(factory=lambda: Semaphore(1), init=False, repr=False)
 
     async def message(self, account_id: UUID, email_id: UUID, before_large: Before | None = None) -> bytes | None:
         """The message of a broadcast's email; None if the email or its broadcast no longer exists.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from twisted.internet.defer import DeferredSemaphore, gatherResults
+from twisted.internet.defer import gatherResults
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.decision import Admission
@@ -19,6 +19,7 @@ from mailsvc.delivery.leases import LOST, LeaseBook
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.tasks import Tasks
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.queue.claims import Leased
 
 _DESTINATIONS, _ROWS = 40, 400  # of one claim; the rows are divided among its destinations
@@ -71,7 +72,7 @@ class Claiming:
     ) -> None:
         self._queue, self._admission, self._holds, self._placing, self._lanes = queue, admission, holds, placing, lanes
         self._leases, self._backlog, self._tasks, self._wake = leases, backlog, tasks, wake
-        self._claims = DeferredSemaphore(_CLAIMS)
+        self._claims = Semaphore(_CLAIMS)
         self._in_progress: set[str] = set()  # destinations being claimed from, or whose rows are being placed
         self._rows = 0  # claimed since the last look ended
         lanes.on_room = self.refill

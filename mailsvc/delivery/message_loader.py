@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 
 from mailsvc.broadcasts.consent import OnHold
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.transaction import Transaction
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.mail.accept import Pieces
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.messages import InPieces, StoredPieces
@@ -119,7 +120,7 @@ class MessageLoader:
 
     def __init__(self, clock: Any, messages: InPieces, sending: Sending, memory: MemoryBudget, consent: Consent | None = None) -> None:
         self._clock, self._messages, self._sending, self._memory, self._consent = clock, messages, sending, memory, consent
-        self._loads = DeferredSemaphore(_LOADS)
+        self._loads = Semaphore(_LOADS)
         self._loaded = 0  # bytes of the budget that are charged for loaded messages
         self._copies: OrderedDict[UUID, tuple[bytes, bytes]] = OrderedDict()  # 7-bit copies with their signatures
         self._signatures: OrderedDict[UUID, bytes | list[Deferred[None]]] = OrderedDict()  # or those that wait for one

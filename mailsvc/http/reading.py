@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import attrs
-from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.http import strict_json
 from mailsvc.http.fields import Bounds, Record, Rules
@@ -15,6 +14,7 @@ from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
 from mailsvc.http.resources.schedule import Natural
 from mailsvc.runtime.offload import InThread
+from mailsvc.semaphore import Semaphore
 
 T = TypeVar("T")
 # Large bodies that are read at the same time; the others wait on disk. Two would not be faster, because each needs the interpreter
@@ -28,7 +28,7 @@ class Reader:
     bounds: Bounds
     in_thread: InThread
     seconds: Callable[[], float]
-    _slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(LARGE_AT_ONCE))
+    _slots: Semaphore = attrs.field(factory=lambda: Semaphore(LARGE_AT_ONCE))
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.seconds(), UTC)

@@ -16,11 +16,12 @@ import dns.message
 import dns.rcode
 import dns.rdatatype
 import dns.resolver
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, TimeoutError, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, gatherResults
 from twisted.logger import Logger
 
 from mailsvc.net import dns_query
 from mailsvc.net.dns_query import Nameserver, NameserverError
+from mailsvc.semaphore import Semaphore
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ class Resolver:
         self._exchange: Exchange = exchange or (lambda server, query, left: dns_query.exchange(reactor, server, query, left))
         self._cache: OrderedDict[tuple[str, str], _Cached] = OrderedDict()
         self._pending: dict[tuple[str, str], list[Deferred[Result]]] = {}
-        self._slots = DeferredSemaphore(concurrent)
+        self._slots = Semaphore(concurrent)
 
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary:
         """MX records, in the order of the answer. delivery/connection/route sorts them."""

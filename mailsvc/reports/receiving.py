@@ -13,7 +13,6 @@ from typing import Protocol
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
 from mailsvc.domains import names, spf_check
@@ -26,6 +25,7 @@ from mailsvc.mail.reports.attached import UnreadableReport
 from mailsvc.mail.reports.tls_report import TlsReport
 from mailsvc.net.dns import Resolver
 from mailsvc.runtime.offload import InThread
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.domains.reports import Received, Reports
 from mailsvc.store.domains.values import Domain
@@ -97,7 +97,7 @@ class ReportIntake:
     own_failures: int = attrs.field(default=0, init=False)
     _read: Counter[UUID] = attrs.field(factory=Counter, init=False)  # mails by domain, on the day `_read_on`
     _read_on: date | None = attrs.field(default=None, init=False)
-    _reading: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE), init=False)
+    _reading: Semaphore = attrs.field(factory=lambda: Semaphore(AT_ONCE), init=False)
 
     def find_domain(self, address: str) -> UUID | None:
         """The ID of the domain that an address for reports belongs to. None if it is not ours."""

@@ -81,6 +81,7 @@ class Turns:
     used: int = 0
     refused: int = 0
     _queues: OrderedDict[Hashable, deque[_Waiting]] = attrs.field(factory=OrderedDict)
+    _granting: bool = False
 
     async def take(self, owner: Hashable, size: int) -> bool:
         """True once `size` bytes are taken; False when too many wait already or the wait took too long."""
@@ -109,6 +110,15 @@ class Turns:
 
     def _grant(self) -> None:
         """Whoever is next gets the turn before anybody who came later, however little those need."""
+        if self._granting:  # called again by one that is done already; the loop below continues
+            return
+        self._granting = True
+        try:
+            self._grant_next()
+        finally:
+            self._granting = False
+
+    def _grant_next(self) -> None:
         while self._queues:
             owner, queue = next(iter(self._queues.items()))
             if not self._fits(queue[0].size):

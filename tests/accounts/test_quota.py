@@ -176,11 +176,11 @@ def test_many_at_once_ask_once() -> None:
     row.held = []
     quotas = Quotas(row, clock_at(), PLANS)
     results: list[Any] = []
-    for _ in range(50):
+    for _ in range(400):
         Deferred.fromCoroutine(quotas.take(ACCOUNT, "large", 1)).addBoth(results.append)
     assert (row.queries, results) == (1, [])
     row.held.pop().callback(None)
-    assert row.queries == 1 and len(results) == 50 and all(isinstance(result, Taken) for result in results)
+    assert row.queries == 1 and len(results) == 400 and all(isinstance(result, Taken) for result in results)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.booleans(), st.integers(0, 12)), max_size=60), st.integers(1, 400))

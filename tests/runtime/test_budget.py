@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from hypothesis import given, settings
@@ -149,3 +150,18 @@ def test_a_turn_is_returned_while_waiting_for_another_server() -> None:
     hold.close()
     other.close()
     assert budgets.used == 0
+
+
+def test_more_can_wait_for_a_turn_than_the_stack_is_deep() -> None:
+    turns, done = Turns(10, Clock()), list[int]()
+
+    async def work(number: int) -> None:
+        assert await turns.take(number, 10)
+        done.append(number)
+        turns.give(10)
+
+    first = Deferred.fromCoroutine(turns.take("first", 10))
+    works = [Deferred.fromCoroutine(work(number)) for number in range(2 * sys.getrecursionlimit())]
+    assert first.result is True
+    turns.give(10)
+    assert done == list(range(len(works))) and (turns.used, turns.waiting) == (0, 0)

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
-from twisted.internet.defer import DeferredSemaphore
 from zxcvbn import zxcvbn
 
 from mailsvc.runtime.offload import InThread
+from mailsvc.semaphore import Semaphore
 
 AT_ONCE = 2
 WAITING = 50  # more are refused
@@ -39,7 +39,7 @@ class Passwords:
 
     in_thread: InThread
     names: Sequence[str] = ("mailsvc",)  # the service's own names
-    _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE), init=False)
+    _turn: Semaphore = attrs.field(factory=lambda: Semaphore(AT_ONCE), init=False)
 
     async def hash(self, password: str) -> str:
         return str(await self._run(lambda: _HASHER.hash(password)))

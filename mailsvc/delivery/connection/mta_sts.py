@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
@@ -19,6 +19,7 @@ from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication import mta_sts
 from mailsvc.mail.authentication.mta_sts import BadPolicy, Policy
 from mailsvc.net.dns import Records, Resolver
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.queue.tls import TlsRecords
 
 _SIZE = 20_000
@@ -75,7 +76,7 @@ class Policies:
         if len(ordered) == 1:  # nearly every mail
             found = [await self._policy(ordered[0])]
         else:
-            slots = DeferredSemaphore(_AT_ONCE)
+            slots = Semaphore(_AT_ONCE)
             found = await gatherResults([slots.run(self._policy_later, domain) for domain in ordered])
         return [(domain, policy) for domain, policy in zip(ordered, found, strict=True) if policy is not None]
 

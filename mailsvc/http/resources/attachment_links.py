@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.incoming import Content, Incoming, attachments_of
 from mailsvc.mail.compose import Attachment
 from mailsvc.net.fetch import FetchError, HttpClient, Reply
+from mailsvc.semaphore import Semaphore
 
 LINKS = 50  # in one request
 AT_ONCE = 4  # downloads of one request at the same time
@@ -60,7 +61,7 @@ class _Fetching:
     fetcher: HttpClient
     left: int
     reserve: Callable[[int], bool]
-    slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE))
+    slots: Semaphore = attrs.field(factory=lambda: Semaphore(AT_ONCE))
 
     async def one(self, link: Link) -> Attachment | Problem:
         async with self.slots:

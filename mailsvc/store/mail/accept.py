@@ -12,9 +12,10 @@ from typing import Any
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredLock, DeferredSemaphore
+from twisted.internet.defer import Deferred
 
 from mailsvc.clock import unix, utc
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.mail import idempotency
 from mailsvc.store.mail.idempotency import Claim
@@ -84,9 +85,9 @@ class Acceptance:
         self._hashes, self._bodies, self._compress = hashes, bodies, compress
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
-        self._large = DeferredSemaphore(LARGE)
+        self._large = Semaphore(LARGE)
         # Two large messages that are written at once take longer than one after the other: both wait for the same write-ahead log.
-        self._large_writing = DeferredLock()
+        self._large_writing = Semaphore(1)
         self.batch: SharedCommits[Submission, AcceptResult] = SharedCommits(
             self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger, idle=Idle(clock)
         )

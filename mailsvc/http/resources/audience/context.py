@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import attrs
-from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.audience.double_opt_in import ConfirmationLinks
 from mailsvc.http.answer import audited
 from mailsvc.http.request import Request
+from mailsvc.semaphore import Semaphore
 from mailsvc.settings.audience import Audience
 from mailsvc.store.audience.confirmations import Confirmations
 from mailsvc.store.audience.contacts import Contacts
@@ -57,10 +57,10 @@ class AudienceContext:
     limits: Limits = attrs.field(factory=Limits)
     uploads: int = 2
     part: int = 256 * 1024
-    storing: DeferredSemaphore = attrs.field(init=False)  # whoever stores a file; others wait
+    storing: Semaphore = attrs.field(init=False)  # whoever stores a file; others wait
 
     def __attrs_post_init__(self) -> None:
-        self.storing = DeferredSemaphore(self.uploads)
+        self.storing = Semaphore(self.uploads)
 
     @classmethod
     def of(
