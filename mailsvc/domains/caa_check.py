@@ -30,7 +30,7 @@ def state(host: str, place: str, found: Sequence[Caa], authority: str) -> Record
     values = tuple(f'{each.flags} {each.tag} "{each.value}"' for each in found)
     where = place if place != host else host.partition(".")[2]
     wanted = f'0 issue "{authority}"'
-    if authority in issuers:
+    if authority.lower() in issuers:
         return RecordState(CAA, "CAA", where, wanted, False, "verified", values, place)
     message = f"The CAA records of {place} do not allow {authority} to issue certificates, so links at {host} would not work. Add this one."
     return RecordState(CAA, "CAA", where, wanted, False, "pending", values, place, "missing", message)

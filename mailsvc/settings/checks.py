@@ -64,6 +64,14 @@ def ports(value: Mapping[str, str]) -> str | None:
     return None if good else f'expected endpoints such as "tcp:587" for the ports {", ".join(RELAY_PORTS)}'
 
 
+def port_numbers(value: tuple[int, ...]) -> str | None:
+    return None if all(1 <= number <= 65535 for number in value) else "expected ports from 1 to 65535"
+
+
+def word(value: str) -> str | None:
+    return None if value and value.isprintable() and value == value.strip() else "expected a name without spaces around it"
+
+
 def schedule(value: tuple[float, ...]) -> str | None:
     return None if value and min(value) >= 1 else "expected one or more durations in seconds, each at least 1"
 

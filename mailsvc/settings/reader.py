@@ -23,6 +23,7 @@ RESERVED = (f"{PREFIX}CONFIG", ENVIRONMENT, OLD_ENVIRONMENT)
 _TESTS = f"{PREFIX}TEST_"  # variables of the test suite
 
 MOST = 1e9  # of a number with fractions; as seconds, 31 years: much more cannot be added to a date
+MOST_WHOLE = 10**15  # of a whole number; as bytes, a petabyte: JSON and Postgres have no numbers of more than 64 bits
 
 log = Logger()
 
@@ -234,6 +235,8 @@ def _value(value: Any, hint: Any, where: str) -> Any:
                 raise SettingsError(f"The setting {where} is {_shown(value)}; expected a number of at most {MOST:,.0f}.")
             return float(value)
         if type(value) is origin:  # bool is a subclass of int
+            if origin is int and abs(value) > MOST_WHOLE:
+                raise SettingsError(f"The setting {where} is {_shown(value)}; expected a whole number of at most {MOST_WHOLE:,}.")
             return value
     raise SettingsError(f"The setting {where} is {_shown(value)}; expected {expected(hint)}.")
 

@@ -37,9 +37,7 @@ class Database:
     """The Postgres database."""
 
     url: str | None = setting(
-        None,
-        "The libpq URL of a Postgres database, version 15 or newer.",
-        secret=True,
+        None, "The libpq URL of a Postgres database, version 15 or newer.", secret=True,
         example="postgresql://mailsvc@/mailsvc?host=/run/postgresql",
     )
     embedded: Path | None = setting(
@@ -144,7 +142,7 @@ class Smtp:
     self_signed: Path | None = setting(
         None, "Instead of those, to try mailsvc: the folder for a self-signed certificate, created at the first start.", example="var/tls"
     )
-    username: str = setting("mailsvc", "The user name that all customers log in with. The password is an API key.")
+    username: str = setting("mailsvc", "The user name that all customers log in with. The password is an API key.", check=checks.word)
     connections: int = setting(5000, "Maximum number of open connections.", check=checks.at_least(1))
     connections_per_address: int = setting(
         100, "Maximum number of open connections from one address (IPv6: one /64).", check=checks.at_least(1)
@@ -302,7 +300,7 @@ class Control:
 class Fetch:
     """Requests to URLs from customers: webhook endpoints and attachments by URL."""
 
-    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to. Empty: any.")
+    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to. Empty: any.", check=checks.port_numbers)
     allow_http: bool = setting(False, "Whether to allow http URLs, not only https.")
     allowed_networks: tuple[str, ...] = setting((), "Private or loopback networks that may be connected to.")
     denied_networks: tuple[str, ...] = setting((), "Networks that may never be connected to, such as your own public ones.")

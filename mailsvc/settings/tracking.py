@@ -18,7 +18,9 @@ class Tracking:
         check=checks.host, example="links.example.com",
     )  # fmt: skip
     authority: str = setting(
-        "letsencrypt.org", "The certificate authority of tracking hosts, as CAA records call it. Domains are advised to allow it."
+        "letsencrypt.org",
+        "The certificate authority of tracking hosts, as CAA records call it. Domains are advised to allow it.",
+        check=checks.host,
     )
     link_days: int = setting(365, "Days for which a tracked link leads to its target.", check=checks.between(1, 3650))
     untracked_domains: tuple[str, ...] = setting(

@@ -101,6 +101,8 @@ async def test_a_zone_that_allows_other_authorities_has_to_allow_this_one(rig: R
     await rig.round()
     domain = await rig.now_of(domain)
     assert [record.status for record in domain.records if record.purpose == "TrackingCAA"] == ["verified"]
+    as_written = caa_check.state("links.example.com", "example.com", [Caa(0, "issue", "ca.example")], "CA.example")
+    assert as_written is not None and as_written.status == "verified"
 
     rig.set("example.com", "CAA", '0 issuewild "other.example"')
     await rig.later(days=1)

@@ -134,6 +134,13 @@ def test_no_setting_has_the_name_of_such_a_variable():
         ("[delivery]\nroutes = {'*' = 1}", 'The setting delivery.routes."*" is 1; expected a string.'),
         ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
         ("[delivery]\nexpire = inf", "The setting delivery.expire is inf; expected a number of at most 1,000,000,000."),
+        ("[http]\nrate_limit = 1_000_000_000_000_001", "expected a whole number of at most 1,000,000,000,000,000."),
+        ("[abuse]\nramp = [1_000_000_000_000_000_000]", "The setting abuse.ramp[0] is 1000000000000000000; expected a whole number of at"),
+        ("[fetch]\nports = [443, 0]", "The setting fetch.ports is a list; expected ports from 1 to 65535."),
+        ("[fetch]\nports = [65536]", "The setting fetch.ports is a list; expected ports from 1 to 65535."),
+        ("[smtp]\nusername = ''", "The setting smtp.username is ''; expected a name without spaces around it."),
+        ("[smtp]\nusername = 'mailsvc '", "The setting smtp.username is 'mailsvc '; expected a name without spaces around it."),
+        ("[tracking]\nauthority = ''", "The setting tracking.authority is ''; expected a host name."),
         ("[delivery]\nretry = [60, 1e15]", "The setting delivery.retry[1] is 1000000000000000.0; expected a number of at most"),
         (
             "[delivery]\nnameservers = ['ns.example']",
