@@ -103,12 +103,25 @@ def _check_together(settings: Settings) -> None:
     if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
         raise SettingsError("Set smtp.postmaster and smtp.postmaster_domain together; one of them is missing.")
     _check_test_sender(settings)
+    _check_spool(settings)
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("Expected delivery.connections_initial ≤ delivery.connections_max ≤ delivery.connections.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
     if database.url is not None and (wrong := checks.database_url(database.url)) is not None:
         raise SettingsError(f"The setting database.url is not valid; {wrong}.")
+
+
+def _check_spool(settings: Settings) -> None:
+    """A client gets half of the space that its kind has (runtime/budget). If it needs more, it is told to come back later, forever."""
+    given = settings.http.spool
+    for name, size, times in (
+        ("http.body_limit", settings.http.body_limit, 4),
+        ("audience.import_size", settings.audience.import_size, 4),
+        ("limits.message", settings.limits.message, 8),
+    ):
+        if given < times * size:
+            raise SettingsError(f"The setting http.spool is {given}; expected at least {times * size}, because of {name}.")
 
 
 def _check_test_sender(settings: Settings) -> None:

@@ -93,9 +93,9 @@ class Http:
     )
     spool: int = setting(
         2 * 1024**3,
-        "Bytes of disk space (in TMPDIR) for large bodies and responses in progress. At least 8 × body_limit.",
-        check=checks.at_least(1 << 23),
-    )
+        "Bytes of disk space (in TMPDIR) for large bodies and responses in progress. At least 4 × body_limit, 4 × audience.import_size and "
+        "8 × limits.message.", check=checks.at_least(1 << 23),
+    )  # fmt: skip
     connections: int = setting(
         4000, "Maximum number of open connections. Those of trusted proxies are counted separately.", check=checks.at_least(10)
     )

@@ -141,6 +141,12 @@ def test_no_setting_has_the_name_of_such_a_variable():
         ("[smtp]\nusername = ''", "The setting smtp.username is ''; expected a name without spaces around it."),
         ("[smtp]\nusername = 'mailsvc '", "The setting smtp.username is 'mailsvc '; expected a name without spaces around it."),
         ("[tracking]\nauthority = ''", "The setting tracking.authority is ''; expected a host name."),
+        (
+            GOOD + "http = {body_limit = 536870913}",
+            "The setting http.spool is 2147483648; expected at least 2147483652, because of http.body_limit.",
+        ),
+        (GOOD + "audience = {import_size = 536870913}", "expected at least 2147483652, because of audience.import_size."),
+        (GOOD + "limits = {message = 268435457}", "expected at least 2147483656, because of limits.message."),
         ("[delivery]\nretry = [60, 1e15]", "The setting delivery.retry[1] is 1000000000000000.0; expected a number of at most"),
         (
             "[delivery]\nnameservers = ['ns.example']",
