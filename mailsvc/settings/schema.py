@@ -39,7 +39,7 @@ class Database:
     url: str | None = setting(
         None, "The libpq URL of a Postgres database, version 15 or newer.", secret=True,
         example="postgresql://mailsvc@/mailsvc?host=/run/postgresql",
-    )
+    )  # fmt: skip
     embedded: Path | None = setting(
         None, "Instead of url, to try mailsvc: the folder of a Postgres server that mailsvc starts.", example="var/postgres"
     )
@@ -284,7 +284,9 @@ class Delivery:
         600.0, "Timeout in seconds for the reply to the whole message. Shorter values cause duplicates.", check=checks.at_least(1)
     )
     poll_seconds: float = setting(1.0, "How often in seconds the queue is checked, besides notifications.", check=checks.at_least(0.05))
-    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for deliveries in progress.", check=checks.between(0, 600))
+    drain_seconds: float = setting(
+        30.0, "Seconds that a shutdown waits for deliveries in progress. Above 90, raise TimeoutStopSec too.", check=checks.between(0, 600)
+    )
 
 
 @attrs.frozen
