@@ -221,7 +221,7 @@ def account_minimize(settings: Settings, /, account: str, more: Sequence[str], f
             await store.set(owner.id, chosen, [by_operator(owner.id, "data minimization changed", ", ".join(chosen) or "nothing")])
         implied = ["requests"] if await store.encrypted(owner.id) else []
         for kind, text in minimization.KINDS.items():
-            click.echo(f"{kind:9} {'on ' if kind in (*chosen, *implied) else 'off  If on:'} {text}")
+            click.echo(f"{kind:9} {'on  ' if kind in (*chosen, *implied) else 'off  If on:'} {text}")
 
     run_with_database(settings, work)
 

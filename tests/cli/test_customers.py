@@ -278,7 +278,7 @@ async def test_what_is_not_stored_is_on(mailsvc: InProcess) -> None:
     await created(mailsvc, "account", "create", "One")
     lines = (await mailsvc.prints("account", "minimize", "One", "--on", "addresses")).lines
     assert lines[2:] == [
-        "addresses on  IP addresses of recipients are shortened to their network.",
+        "addresses on   IP addresses of recipients are shortened to their network.",
         "tracking  off  If on: Opens and clicks are not tracked.",
     ]
 
