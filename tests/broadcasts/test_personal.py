@@ -78,3 +78,18 @@ async def test_emails_that_are_composed_together_read_their_content_once_and_lar
     assert (len(stored.reading), sizes) == (2, [OFF_REACTOR + 1] * 2)
     room.callback(None)
     assert all([await each for each in composing])
+
+
+def test_many_emails_that_wait_for_the_same_content_all_get_it() -> None:
+    """Each calling the next would end in a RecursionError, and those after it would wait forever."""
+    content_read: Deferred[SentContent] = Deferred()
+
+    class Stored:
+        async def content(self, account_id: UUID, broadcast_id: UUID) -> SentContent:
+            return await content_read
+
+    stored: Any = Stored()
+    composer, broadcast_id = Composer(stored, links=stored, in_thread=stored), uuid4()
+    waiting = [Deferred.fromCoroutine(composer._content(broadcast_id, broadcast_id)) for _ in range(300)]
+    content_read.callback(content("Hi"))
+    assert {type(each.result) for each in waiting if each.called} == {Prepared} and all(each.called for each in waiting)

@@ -202,6 +202,28 @@ def test_concurrent_lookups_share_a_query_and_can_be_cancelled() -> None:
     assert all(len(result.values) == 2 for result in results)
 
 
+def test_lookups_work_again_after_many_could_not_be_sent() -> None:
+    """Queries fail at once while the network is down: whoever waits for a slot must not be called by the one before."""
+    fake, clock, sent = Fake(), Clock(), list[Deferred[None]]()
+
+    async def exchange(server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
+        if clock.seconds() < 60:
+            if len(sent) == 3:
+                raise NameserverError("the network is down")
+            sent.append(Deferred())
+            await sent[-1]
+        return await fake(server, query, seconds)
+
+    it = Resolver(clock, ("192.0.2.53",), exchange=exchange, concurrent=3)
+    waiting = [Deferred.fromCoroutine(it.mx(f"{number}.example")) for number in range(150)]
+    for each in sent:
+        each.errback(NameserverError("no answer"))
+    clock.pump([0] * 300)
+    assert {type(each.result) for each in waiting if each.called} == {Temporary} and all(each.called for each in waiting)
+    clock.advance(60)
+    assert isinstance(result_of(it.mx("example.com")), Records)
+
+
 def cached_for(result: Any, ttl: int, name: str) -> int:
     """Returns for how many seconds an answer with this TTL is cached."""
     fake, clock = Fake(ttl=ttl), Clock()
