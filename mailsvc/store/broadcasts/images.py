@@ -15,6 +15,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.sql import Columns
 
 Kind = Literal["png", "jpeg", "gif", "webp"]
@@ -22,12 +23,17 @@ Kind = Literal["png", "jpeg", "gif", "webp"]
 _LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"  # uploads of an account wait for each other
 _SAME = "SELECT id FROM images WHERE account_id = %s AND hash = %s"
 _USED = "SELECT coalesce(sum(bytes), 0) FROM images WHERE account_id = %s"
-_ADD = """
-INSERT INTO images (account_id, id, hash, kind, width, height, bytes, created_at, content) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
-"""
+# Prepared statements send and return the content as it is. The driver would convert it to hex and back, in one turn of the reactor.
+_ADD = Prepared(
+    "add_image",
+    ("uuid", "uuid", "bytea", "text", "integer", "integer", "integer", "timestamptz", "bytea"),
+    """
+    INSERT INTO images (account_id, id, hash, kind, width, height, bytes, created_at, content) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    """,
+)
+_CONTENT = Prepared("image", ("uuid", "uuid"), "SELECT kind, content FROM images WHERE account_id = $1 AND id = $2")
 _LISTED = Columns.named("id", "kind", "width", "height", "bytes", "created_at")
 _LIST = f"SELECT {_LISTED} FROM images WHERE account_id = %s"
-_CONTENT = "SELECT kind, content FROM images WHERE account_id = %s AND id = %s"
 _DELETE = "DELETE FROM images WHERE account_id = %s AND id = %s"
 
 
@@ -90,7 +96,7 @@ class Images:
 
     async def content(self, account_id: UUID, image_id: UUID) -> tuple[Kind, bytes] | None:
         rows = await self.pool.rows(_CONTENT, (account_id, image_id))
-        return (rows[0][0], bytes(rows[0][1])) if rows else None
+        return (rows[0][0], rows[0][1]) if rows else None
 
     async def delete(self, account_id: UUID, image_id: UUID, lines: Sequence[Line] = ()) -> bool:
         return await changed(self.pool, utc(self.clock).timestamp(), lines, _DELETE, (account_id, image_id)) > 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 from twisted.web.http_headers import Headers
 
@@ -16,7 +18,9 @@ from mailsvc.http.resources.tracking.images import path_of
 from mailsvc.runtime.budget import Budgets
 from mailsvc.store.account_data.tables import ARCHIVED
 from mailsvc.store.broadcasts.images import Images, Picture
+from mailsvc.store.postgres.connection import Connection
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.prepared import Prepared
 from tests.broadcasts.pictures import picture
 from tests.dashboard.fixtures import Browser, DashboardRig, session
 
@@ -75,7 +79,26 @@ async def test_the_images_of_an_account_have_a_limit(pool: Pool) -> None:
     assert first is not None and await images.add(account_id, other, 150) is None
     assert await images.add(account_id, one, 150) == first and await images.used(account_id) == 100
     assert await images.add(account_id, other, 200) is not None
+    assert await images.content(account_id, first) == ("png", one.content)
     assert "images" in ARCHIVED  # copied and deleted with the account: tests/store/account_data
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_driver_never_converts_the_content_of_an_image(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a quarter of a second for 10 MB, in one turn of the reactor."""
+    rig, account_id, _ = await started(pool)
+    images, by_driver, execute = Images(pool, rig.clock), list[object](), Connection.execute
+
+    async def executed(self: Connection, sql: Any, params: Any = (), rest: Any = None) -> Any:
+        by_driver.extend(() if isinstance(sql, Prepared) else params)
+        return await execute(self, sql, params, rest)
+
+    monkeypatch.setattr(Connection, "execute", executed)
+    picture = Picture(kind="png", width=1, height=1, content=bytes(100))
+    added = await images.add(account_id, picture, 100)
+    assert added is not None and picture.content not in by_driver and account_id in by_driver
+    by_driver.clear()
+    assert await images.content(account_id, added) == ("png", picture.content) and by_driver == []
 
 
 @pytest_twisted.ensureDeferred
