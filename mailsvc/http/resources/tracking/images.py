@@ -19,12 +19,16 @@ from twisted.web.server import NOT_DONE_YET
 from mailsvc.clock import unix
 from mailsvc.http.request import Request
 from mailsvc.http.resources.tracking.links import host_of, send
+from mailsvc.semaphore import Semaphore
 from mailsvc.store.broadcasts.images import Images, Kind
-from mailsvc.store.postgres.errors import Transient
+from mailsvc.store.cache import Cache
+from mailsvc.store.postgres.errors import Transient, Unavailable
 from mailsvc.tracking.hosts import TrackingHosts
 
 PATH = "/images/"
 CACHED = 32 << 20  # bytes of images in memory
+READ = 2  # images that are read at the same time, so that strangers cannot take all memory and connections to the database
+WAITING = 1000  # images that wait for their turn; requests for others are told to try again
 SECONDS = 60.0  # for which an image is taken from memory: so long, at most, it is served after it was deleted
 _ENDINGS: dict[Kind, str] = {"png": ".png", "jpeg": ".jpg", "gif": ".gif", "webp": ".webp"}
 _HEADERS = {
@@ -77,7 +81,8 @@ class PublicImages(Resource):
 
     def __init__(self, hosts: TrackingHosts, images: Images, clock: Any) -> None:
         super().__init__()
-        self._hosts, self._images, self._cache = hosts, images, _Cache(clock)
+        self._hosts, self._images, self._cache, self._turns = hosts, images, _Cache(clock), Semaphore(READ)
+        self._reads: Cache[tuple[UUID, UUID], tuple[Kind, bytes] | None] = Cache(clock, max_age=0.0, entries=1)  # those in progress
 
     def render(self, request: Request) -> int:
         request.detached(self._answer(request)).addErrback(request.processingFailed)
@@ -92,7 +97,7 @@ class PublicImages(Resource):
         found = None
         if ids is not None and self._hosts.serves(host_of(request), ids[0]):
             try:
-                found = self._cache.get(ids) or await self._read(*ids)
+                found = self._cache.get(ids) or await self._read(ids)
             except Transient:
                 request.setHeader(b"retry-after", b"5")
                 send(request, 503, b"")
@@ -103,8 +108,15 @@ class PublicImages(Resource):
         kind, content = found
         send(request, 200, content, f"image/{kind}".encode(), _HEADERS)
 
-    async def _read(self, account_id: UUID, image_id: UUID) -> tuple[Kind, bytes] | None:
-        found = await self._images.content(account_id, image_id)
+    async def _read(self, ids: tuple[UUID, UUID]) -> tuple[Kind, bytes] | None:
+        """Recipients of a broadcast request the same images at the same time: those requests share a read."""
+        return await self._reads.get(ids, lambda: self._stored(ids))
+
+    async def _stored(self, ids: tuple[UUID, UUID]) -> tuple[Kind, bytes] | None:
+        if len(self._turns.waiting) >= WAITING:
+            raise Unavailable("Too many images are being read.")
+        async with self._turns:
+            found = await self._images.content(*ids)
         if found is not None:
-            self._cache.put((account_id, image_id), *found)
+            self._cache.put(ids, *found)
         return found

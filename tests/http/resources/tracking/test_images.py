@@ -7,10 +7,11 @@ from uuid import UUID
 
 import attrs
 import pytest
+from twisted.internet.defer import Deferred
 
 from mailsvc.http.resources.tracking import assembly
 from mailsvc.http.resources.tracking import images as served
-from mailsvc.http.resources.tracking.images import SECONDS, path_of
+from mailsvc.http.resources.tracking.images import READ, SECONDS, path_of
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.tracking.hosts import Served
 from tests.http.resources.tracking.test_links import HOST, OTHER, OWN, Links
@@ -27,9 +28,12 @@ class Stored:
     def __init__(self) -> None:
         self.content_of: dict[tuple[UUID, UUID], tuple[str, bytes]] = {(ACCOUNT, IMAGE): ("png", CONTENT)}
         self.asked, self.broken = 0, False
+        self.until: Deferred[None] | None = None  # when the database answers
 
     async def content(self, account_id: UUID, image_id: UUID) -> tuple[str, bytes] | None:
         self.asked += 1
+        if self.until is not None:
+            await self.until
         if self.broken:
             raise Unavailable("down")
         return self.content_of.get((account_id, image_id))
@@ -39,8 +43,12 @@ class Stored:
 def links() -> Links:
     links = Links.make()
     links.tracking = attrs.evolve(links.tracking, images=Stored())  # type: ignore[arg-type]
-    links.rig.site = attrs.evolve(links.rig.api, pages=assembly.pages(links.tracking)).site()
+    serve(links)
     return links
+
+
+def serve(links: Links) -> None:
+    links.rig.site = attrs.evolve(links.rig.api, pages=assembly.pages(links.tracking)).site()
 
 
 def stored(links: Links) -> Any:
@@ -110,6 +118,24 @@ def test_images_stay_in_memory_for_a_while(links: Links, monkeypatch: pytest.Mon
     for number in range(4):
         cache.put((ACCOUNT, UUID(int=number)), "png", bytes(100_000))
     assert cache.size == 200_000 and cache.get((ACCOUNT, UUID(int=1))) is None and cache.get((ACCOUNT, UUID(int=3))) is not None
+
+
+def test_requests_for_the_same_image_share_a_read(links: Links) -> None:
+    stored(links).until = answered = Deferred[None]()
+    connections = [links.begin(ADDRESS, host=OWN) for _ in range(240)]
+    answered.callback(None)
+    assert [each.status for connection in connections for each in connection.responses()] == [200] * 240
+    assert stored(links).asked == 1
+
+
+def test_few_images_are_read_at_a_time(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "WAITING", 1)
+    stored(links).until = answered = Deferred[None]()
+    connections = [links.begin(path_of(ACCOUNT, UUID(int=number), "png"), host=OWN) for number in range(READ + 2)]
+    [refused] = connections[-1].responses()
+    assert refused.status == 503 and stored(links).asked == READ
+    answered.callback(None)
+    assert [each.status for connection in connections[:-1] for each in connection.responses()] == [404] * (READ + 1)
 
 
 def test_without_the_database_clients_are_told_to_try_again(links: Links) -> None:

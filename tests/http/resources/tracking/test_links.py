@@ -16,7 +16,7 @@ from mailsvc.mail.tracking.token import Key, Tracked, day_of, make
 from mailsvc.store.tracking.hosts import Served
 from mailsvc.tracking.hits import HitRecorder
 from mailsvc.tracking.hosts import TrackingHosts
-from tests.http.rig import ACCOUNT, EMAIL, NOW, Response, Rig
+from tests.http.rig import ACCOUNT, EMAIL, NOW, Connection, Response, Rig
 
 OTHER = UUID(int=0xB2)
 KEY = Key(1, bytes(range(32)))
@@ -55,11 +55,15 @@ class Links:
         run(self.tracking.hosts.refresh)
 
     def request(self, path: str, *, method: str = "GET", host: str = HOST, peer: str = "192.0.2.1", **headers: str) -> Response:
+        [response] = self.begin(path, method=method, host=host, peer=peer, **headers).responses(head=method == "HEAD")
+        return response
+
+    def begin(self, path: str, *, method: str = "GET", host: str = HOST, peer: str = "192.0.2.1", **headers: str) -> Connection:
+        """A connection on which the request was sent."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
         connection = self.rig.connect(peer)
         connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"))
-        [response] = connection.responses(head=method == "HEAD")
-        return response
+        return connection
 
     @property
     def seen(self) -> list[tuple[str | None, str, str, str]]:
