@@ -107,9 +107,27 @@ def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[
         else:
             tokens.append((bool(plain), token))
     written: list[str] = []
-    for plain, token in tokens:
-        written.extend([token] if plain else [" " + word for word in encoded_word.encode(token[1:])])
+    for number, (plain, token) in enumerate(tokens):
+        written.extend([token] if plain else [" " + word for word in encoded_word.encode(_with_spaces(number, tokens))])
     return written
+
+
+def _with_spaces(number: int, tokens: Sequence[tuple[bool, str]]) -> str:
+    """The text to encode of a token: without its leading space, but with the spaces to an encoded word that stays.
+
+    Readers drop the spaces between two encoded words (2047 §6.2).
+    """
+    before = tokens[number - 1][1] if number else ""
+    token = tokens[number][1]
+    after = tokens[number + 1][1] if number + 1 < len(tokens) else ""
+    text = token if before.endswith("?=") and _has_word(before) else token[1:]
+    if after.lstrip(" ").startswith("=?") and _has_word(after):
+        text += " " * (len(after) - len(after.lstrip(" ")))
+    return text
+
+
+def _has_word(token: str) -> bool:
+    return "=?" in token and encoded_word.decode(token) != token
 
 
 def is_address_field(name: str) -> bool:

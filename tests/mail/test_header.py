@@ -240,8 +240,18 @@ def _custom(value: str) -> None:
         header.custom("Reply-To", value)
 
 
-def test_encoded_words_from_the_client_are_kept() -> None:
-    assert header.custom("X-Any", "=?utf-8?q?=C3=A9?= é") == "X-Any: =?utf-8?q?=C3=A9?= =?utf-8?b?w6k=?=\r\n"
+@pytest.mark.parametrize(
+    ("value", "written", "shown"),
+    [
+        ("=?utf-8?q?=C3=A9?= é", "=?utf-8?q?=C3=A9?= =?utf-8?b?IMOp?=", "é é"),
+        ("é  =?utf-8?q?=C3=A9?= x", "=?utf-8?b?w6kgIA==?=  =?utf-8?q?=C3=A9?= x", "é  é x"),
+        ("x?= é =?x", "x?= =?utf-8?b?w6k=?= =?x", "x?= é =?x"),
+    ],
+)
+def test_encoded_words_from_the_client_are_kept(value: str, written: str, shown: str) -> None:
+    field = header.custom("X-Any", value)
+    assert field == f"X-Any: {written}\r\n"
+    assert read(field).value == shown
 
 
 def test_a_word_longer_than_any_line_is_refused() -> None:
