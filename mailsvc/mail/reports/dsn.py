@@ -150,7 +150,9 @@ def _status(notice: Notification) -> bytes:
         if re.match(r"[245]\d\d[ -]", recipient.diagnostic):
             lines.append(f"Diagnostic-Code: smtp; {_one_line(recipient.diagnostic)}")
         lines.append(f"Last-Attempt-Date: {rfc5322_date(recipient.at)}")
-    return ("\r\n".join(lines) + "\r\n").encode("utf-8")
+    text = "\r\n".join(lines) + "\r\n"
+    # 3464 §2: always 7 bits. Other replies are in the text for people, or in the form of 6533.
+    return text.encode("utf-8") if notice.smtputf8 else text.encode("ascii", "replace")
 
 
 def _returned(notice: Notification) -> tuple[str, bytes]:

@@ -62,6 +62,13 @@ def test_each_recipient_has_its_status() -> None:
     assert blocks[1]["Diagnostic-Code"] is None and blocks[1]["Final-Recipient"] == "utf-8; \\x{FC}@b.example"
 
 
+def test_the_status_is_in_ascii_whatever_the_remote_server_replied() -> None:
+    data = dsn.compose(attrs.evolve(NOTICE, recipients=(NoticeRecipient("a@b.example", "failed", "550 5.1.1 用户 é", NOW),)))
+    text, _, status = data.partition(b"Content-Type: message/delivery-status\r\n\r\n")
+    assert "550 5.1.1 用户 é" in text.decode()
+    assert b"Diagnostic-Code: smtp; 550 5.1.1 ?? ?\r\n" in status
+
+
 def test_the_reply_of_the_remote_server_is_included() -> None:
     recipients = (
         NoticeRecipient("a@b.example", "delivered", "", NOW, None, "mx.b.example"),
