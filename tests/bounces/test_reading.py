@@ -248,6 +248,13 @@ def test_the_server_that_a_text_names_decides_whose_rules_apply(said: str) -> No
     assert outcome.meaning is not None and outcome.meaning.rule == "gmail-unauthenticated"
 
 
+def test_a_report_about_the_most_recipients_of_a_mail_is_complete() -> None:
+    status = b"Reporting-MTA: dns; mx.example\r\n" + b"".join(
+        b"\r\nFinal-Recipient: rfc822; r%d@example.org\r\nAction: failed\r\nStatus: 5.1.1\r\n" % number for number in range(1000)
+    )
+    assert len([*report.groups(status)]) == 1 + 1000
+
+
 @pytest.mark.parametrize(
     "names", [["a@b.c"] * 100, [f"{number:07b}".replace("0", "a").replace("1", "A") + "@b.c" for number in range(100)]]
 )

@@ -15,7 +15,7 @@ from mailsvc.mail.header import Field, parse_fields, split_message
 from mailsvc.mail.html_to_text import text_of
 
 LIMIT = 1024 * 1024  # bytes of a message that are examined; the machine-readable part precedes the returned mail
-GROUPS = 1000  # recipients of one report that are examined
+GROUPS = 1001  # of one report that are examined: the one about the message, and 1,000 recipients, as many as a mail can have
 BLOCK = 64 * 1024  # bytes that are examined for each
 
 # Types of the third part, and their non-ASCII variants in 6533 §3.
