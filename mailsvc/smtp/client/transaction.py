@@ -113,7 +113,7 @@ class Transaction:
     def on_reply(self, reply: Reply) -> Step:
         """The reply to the oldest command that has none."""
         number, self._answered = self._answered, self._answered + 1
-        if self.chunked and number == len(self._commands) - 1:
+        if self.chunked and number >= len(self._commands) - 1:  # more: what follows an extra 354 answers BDAT too
             return self.on_early_reply(reply) if reply.positive and not self.sent_dot else self._bdat_reply(reply)
         if reply.code == 421:  # 5321 §3.8: the server closes the connection, whichever command this answers
             return self._server_leaves(reply, self._stage_of(number))
