@@ -1,1 +1,1 @@
-"""Accounts: onboarding, quotas, usage warnings, rate limits, and deleting data that is too old."""
+"""Accounts: onboarding, archives, quotas, rate limits, holds, mails to admins and operators, and deleting data that is too old."""

@@ -1,4 +1,4 @@
-"""SMTP replies (RFC 5321 §4.2) with enhanced codes (RFC 2034, 3463). smtp/client/client reads them from connections."""
+"""SMTP replies (RFC 5321 §4.2) with enhanced codes (RFC 2034, 3463). smtp/client/replies reads them from data."""
 
 from __future__ import annotations
 

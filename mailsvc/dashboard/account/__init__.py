@@ -1,1 +1,1 @@
-"""The pages under Settings: members, profile, security, passkeys, SMTP credentials and usage."""
+"""The pages under Settings: profile, security, team with access review, single sign-on, SMTP, usage, plan, data and privacy."""

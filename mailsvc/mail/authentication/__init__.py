@@ -1,1 +1,1 @@
-"""DKIM, SPF, DMARC and MTA-STS: records and signatures. Pure: no DNS lookups, no key files."""
+"""DKIM, SPF, DMARC, MTA-STS and TLS reports: records and signatures. Pure: no DNS lookups, no key files."""

@@ -1,5 +1,6 @@
-"""Mail about mail: delivery status notifications, non-standard bounces, abuse reports and automatic replies. Pure.
+"""Mail about mail: delivery status notifications, non-standard bounces, abuse reports, automatic replies, DMARC and TLS reports. Pure.
 
-`dsn` composes notifications. The other modules read mail: `report` splits it into parts, and `dsn_reader`, `text_bounce`, `feedback`
-and `auto_reply` recognize what it is. What follows from that: bounces/reading.
+`dsn` and `tls_report_mail` compose mail, `tls_report` reads and writes reports. The other modules only read. For bounces, `report` splits a
+mail into parts, and `dsn_reader`, `text_bounce`, `ses`, `forwarded`, `feedback` and `auto_reply` recognize what it is; what follows from
+that: bounces/reading. For DMARC and TLS reports, `attached` finds the file, `aggregate` and `tls_report` read it; what follows: reports/.
 """

@@ -1,4 +1,4 @@
-"""Finds the links in an email's HTML and where they lead. What is put in their place is for the caller to say; all other bytes stay.
+"""Finds the links in an email's HTML and where they lead. The caller decides what replaces them; all other bytes stay.
 
 Cuts tags and attributes as browsers do (the tokenization of the HTML standard, section 13.2.5), in linear time. Links inside of comments,
 styles and scripts are no links. An attribute `ses:no-track` keeps a link as it is, and is removed.

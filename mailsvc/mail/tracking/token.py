@@ -1,7 +1,7 @@
 """Tokens of tracked links and open pixels: everything that a hit needs, encrypted. No table has to be read to follow a link.
 
 base64url of the version (1 byte), the number of the key (1) and an AES-SIV of the payload, so the same values give the same token, and a
-token that we did not make is not accepted. When a token expires is for the caller to say.
+token that we did not make is not accepted. The caller decides when a token expires.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the processes of several cells: of those that the operator names, or of this machine's share of them.
 
-`twistd mailsvc --cells` starts it instead of a daemon. Each process is a daemon of its own, with the settings of its cell; this one has no
-connection with mail.
+`twistd mailsvc --cells` starts it instead of a daemon. Each process is a daemon of its own, with the settings of its cell; this one
+handles no mail.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which contacts are in which segments.
 
-Lists of contacts by segment are in store/audience/contacts.
+Lists of contacts by segment: store/audience/listing.
 """
 
 from __future__ import annotations

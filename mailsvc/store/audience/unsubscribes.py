@@ -1,7 +1,7 @@
 """Remembered unsubscribes and objections to tracking: by the hash of an address, whether or not it is a contact now.
 
-A lock per account keeps an unsubscribe from being missed by a contact that is created at the same moment: who adds contacts shares it, who
-remembers an unsubscribe takes it alone.
+A lock per account keeps an unsubscribe from being missed by a contact that is created at the same moment: adding contacts takes it in
+share mode, remembering an unsubscribe takes it exclusively.
 """
 
 from __future__ import annotations

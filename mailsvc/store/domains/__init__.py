@@ -1,1 +1,1 @@
-"""SQL for sending domains: their DKIM keys, checks, claims and history."""
+"""SQL for sending domains: their DKIM keys, checks, claims, history and reports."""

@@ -1,10 +1,10 @@
-"""What is too old goes: by partitions for all accounts, by rows for an account that keeps less. What waits is never touched.
+"""Deletes what is too old: partitions for all accounts, rows for an account that keeps less. What is queued is never deleted.
 
 A day's partition is emptied (its own table alone is locked, so nobody else notices) or, once nothing of it is kept any longer, dropped.
 Events are in the partition of their email's day, which is not emptied while some are too young.
 
-Either is looked at again under the lock that keeps writers out, so that nothing can begin to wait in between. A lock that cannot be had
-at once is tried for at the next sweep.
+Both are checked again under the lock that keeps writers out, so that nothing can be queued in between. A lock that is not free within
+half a second is tried again at the next sweep.
 """
 
 from __future__ import annotations
