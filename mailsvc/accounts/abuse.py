@@ -9,7 +9,7 @@ operator releases it. Each process that accepts mail runs this; the second one f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -90,23 +90,29 @@ class AbuseWatch:
         now = utc(self.clock)
         since = now - timedelta(days=self.rules.days)
         if self.rules.bounce_rate or self.rules.complaint_rate:
-            own = await self.mail.account()  # a hold of it would stop the notifications
-            for counts in await self.store.suspects(since, max(since, now - LATELY), now):
-                why = None if counts.account_id == own else excess(counts, self.rules)
-                if why is not None:
-                    line = Line(counts.account_id, None, None, SERVICE, "", "mail held", why)
-                    if await self.store.hold(counts.account_id, held_reason(why), now, line):
-                        log.warn("The mail of account {number} is held: {why}", number=counts.number, why=why)
+            await self._hold(since, now)
+        await self._raise_ramps(since, now)
+        self.held, self.ramps = await self.store.held(now), await self.store.ramps()
+        for held in self.held:
+            if not held.notified and await self._notify(held):
+                await self.store.notified(held)
+
+    async def _hold(self, since: datetime, now: datetime) -> None:
+        own = await self.mail.account()  # a hold of it would stop the notifications
+        for counts in await self.store.suspects(since, max(since, now - LATELY), now):
+            why = None if counts.account_id == own else excess(counts, self.rules)
+            if why is not None:
+                line = Line(counts.account_id, None, None, SERVICE, "", "mail held", why)
+                if await self.store.hold(counts.account_id, held_reason(why), now, line):
+                    log.warn("The mail of account {number} is held: {why}", number=counts.number, why=why)
+
+    async def _raise_ramps(self, since: datetime, now: datetime) -> None:
         for counts in await self.store.ramped(since, now - STEP, now):
             assert counts.ramp is not None
             step = next_step(counts, self.rules)
             if step != counts.ramp:
                 await self.store.raise_ramp(counts.account_id, counts.ramp, step, now)
                 log.info("account {number} may send to {step} recipients per day", number=counts.number, step=step or "any number of")
-        self.held, self.ramps = await self.store.held(now), await self.store.ramps()
-        for held in self.held:
-            if not held.notified and await self._notify(held):
-                await self.store.notified(held)
 
     async def _notify(self, held: Held) -> bool:
         key = f"hold/{held.account_id}/{held.at.isoformat()}"

@@ -188,8 +188,47 @@ class Assembly:
         throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.encryption.secrets_for("attempts")[0])
         passwords = Passwords(self.password_thread or self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
         authentication = Authentication(context, passwords, throttle, self.attempts, self.mailer)
-        search, rollups = Search(pool), Rollups(pool)
-        stored = StoredEmails(pool, self.clock)
+        passkeys = PasskeySignIn(context, authentication)
+        second = SecondFactor(context, authentication, passkeys)
+        search, rollups, stored = Search(pool), Rollups(pool), StoredEmails(pool, self.clock)
+        closing = Closing(pool, self.clock, self.notify)
+        shared = self._shared_trials(context, stored)
+        trials = TrialPages(context, stored, self.domains, self.accounts, self.intake, shared)
+        home = Home(
+            context, self.domains, self.keys, search, rollups, Operating(pool), self.accounts, closing, trials, self.webhooks, self.quotas,
+        )  # fmt: skip
+        metrics = Metrics(context, rollups, self.domains)
+        sections: dict[str, Any] = {
+            "": home, "start": home, "steps": home, "test": trials, "shared-test": shared,
+            **self._emails(context, stored, search),
+            "domains": DomainPages(
+                context, self.domains, self.maintenance, self.reputation, Reports(pool), authentication, trials,
+            ),
+            "keys": KeyPages(context, self.keys, self.domains),
+            "metrics": metrics, "metrics/providers": ProviderPages(metrics, RecipientDomains(pool)),
+            "webhooks": WebhookPages(
+                context, self.webhooks, WebhookLog(pool), partial(urls.read, rules=self.fetcher.rules), self.most_webhooks,
+                partial(self.notify, "webhooks"), self._webhook_days,
+            ),
+            "broadcasts/*/edit": self._editor(context, trials),
+            "images": ImagePages(
+                context, Images(pool, self.clock), ImageReader(self.in_thread), self._images, self.settings.broadcasts.images_size,
+            ),
+            "suppressions": SuppressionPages(
+                context, Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption)), lambda: self.notify("events"),
+            ),
+            **self._preferences(context, rollups, closing),
+            **audience_sections(context, self.audience, pool, self.settings),
+            **broadcast_sections(context, pool, self.settings, self.domains, self.accounts, self.quotas, self.notify),
+            **self._people(context, authentication, passkeys, second),
+        }  # fmt: skip
+        if self.inbox is not None:
+            sections["sandbox"] = Inbox(context, self.inbox)
+        return Dashboard({name: _resource(section) for name, section in sections.items()}, _resource(CommonPages(context)))
+
+    def _emails(self, context: PageContext, stored: StoredEmails, search: Search) -> dict[str, Any]:
+        """Emails, logs, and their exports."""
+        pool = self.pool
         resend = Resend(self.intake, self.accounts, self.in_thread, self.clock)
         links = SignedLinks(partial(self.encryption.secrets_for, "links"))
         ahead = timedelta(days=self.settings.limits.schedule_ahead)
@@ -197,76 +236,45 @@ class Assembly:
         email_list = EmailList(context, stored, search, self.domains, self.keys)
         logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
-        closing = Closing(pool, self.clock, self.notify)
-        shared = self._shared_trials(context, stored)
-        trials = TrialPages(context, stored, self.domains, self.accounts, self.intake, shared)
-        home = Home(
-            context,
-            self.domains,
-            self.keys,
-            search,
-            rollups,
-            Operating(self.pool),
-            self.accounts,
-            closing,
-            trials,
-            self.webhooks,
-            self.quotas,
-        )
-        passkeys = PasskeySignIn(context, authentication)
-        second = SecondFactor(context, authentication, passkeys)
-        ramp = next(iter(self.settings.abuse.ramp), None)
-        signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, ramp)
-        read_url = partial(urls.read, rules=self.fetcher.rules)
-        account_providers = AccountProviders(self.fetcher, partial(unix, self.clock))
-        notify_webhooks = partial(self.notify, "webhooks")
-        webhooks = WebhookPages(
-            context, self.webhooks, WebhookLog(pool), read_url, self.most_webhooks, notify_webhooks, self._webhook_days,
-        )  # fmt: skip
-        metrics = Metrics(context, rollups, self.domains)
-        suppressions = Suppressions(pool, self.clock, partial(keyed_hashes, self.encryption))
-        sections: dict[str, Any] = {
-            "": home, "start": home, "steps": home, "test": trials, "shared-test": shared,
-            "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
-            "emails": emails, "domains": DomainPages(
-                context, self.domains, self.maintenance, self.reputation, Reports(pool), authentication, trials,
-            ),
-            "keys": KeyPages(context, self.keys, self.domains), "metrics": metrics,
-            "metrics/providers": ProviderPages(metrics, RecipientDomains(pool)),
-            "webhooks": webhooks,
-            "broadcasts/*/edit": self._editor(context, trials),
-            "images": ImagePages(
-                context, Images(pool, self.clock), ImageReader(self.in_thread), self._images, self.settings.broadcasts.images_size,
-            ),
-            "suppressions": SuppressionPages(context, suppressions, lambda: self.notify("events")),
+        return {"emails": emails, "emails/": email_list, "emails/export": exports, "logs": logs, "logs/export": exports}
+
+    def _preferences(self, context: PageContext, rollups: Rollups, closing: Closing) -> dict[str, Any]:
+        """The pages below Settings that are about the account, not about who signs in."""
+        pool, settings = self.pool, self.settings
+        return {
             "settings/usage": Usage(
-                context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
-                self.quotas,
+                context, rollups, self.accounts, self.domains, self.webhooks, settings.http.rate_limit, self.most_webhooks, self.quotas,
             ),
             "settings/plan": PlanPage(context, self.accounts, self.quotas, AudienceFigures(pool, self.clock)),
             "settings/smtp": SmtpPages(context, context.samples.relay, self.keys, self.domains),
-            "settings": MemberPages(context, authentication, self.keys, OperatorAccesses(pool, self.clock)),
-            "settings/security": Security(context, authentication, second),
-            "settings/profile": Profile(context, authentication, Addresses(pool, self.clock)),
-            "settings/passkeys": PasskeyPages(context, authentication, passkeys, second),
-            "settings/access": AccessReviewPages(context, pool),
             "settings/data": DataPages(
-                context, Retention(pool), self.settings.retention, closing, self.settings.privacy.grace_days,
+                context, Retention(pool), settings.retention, closing, settings.privacy.grace_days,
                 Minimization(pool, self.clock, self.notify),
             ),
             "settings/privacy": PrivacyPages(context, self.erasing),
+        }  # fmt: skip
+
+    def _people(
+        self, context: PageContext, authentication: Authentication, passkeys: PasskeySignIn, second: SecondFactor
+    ) -> dict[str, Any]:
+        """Who can sign in, and signing in."""
+        pool = self.pool
+        ramp = next(iter(self.settings.abuse.ramp), None)
+        signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, ramp)
+        account_providers = AccountProviders(self.fetcher, partial(unix, self.clock))
+        return {
+            "settings": MemberPages(context, authentication, self.keys, OperatorAccesses(pool, self.clock)),
+            "settings/access": AccessReviewPages(context, pool),
             "settings/sso": SingleSignOnSettings(context, account_providers),
+            "settings/security": Security(context, authentication, second),
+            "settings/profile": Profile(context, authentication, Addresses(pool, self.clock)),
+            "settings/passkeys": PasskeyPages(context, authentication, passkeys, second),
             "settings/identities": IdentityPages(context, authentication),
-            **audience_sections(context, self.audience, pool, self.settings),
-            **broadcast_sections(context, pool, self.settings, self.domains, self.accounts, self.quotas, self.notify),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys,
             "sign-in/with": Federation(context, authentication, email_links),
             "sign-in/sso": SingleSignOnPages(context, authentication, account_providers, signin),
             "sign-up": email_links, "reset": email_links, "invitation": email_links,
         }  # fmt: skip
-        if self.inbox is not None:
-            sections["sandbox"] = Inbox(context, self.inbox)
-        return Dashboard({name: _resource(section) for name, section in sections.items()}, _resource(CommonPages(context)))
 
     def _shared_trials(self, context: PageContext, stored: StoredEmails) -> SharedTrials:
         address = self.settings.dashboard.test_sender

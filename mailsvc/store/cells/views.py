@@ -99,20 +99,18 @@ def attach(dsn: str, cell: str) -> list[str]:
         connection.close()
 
 
-def suit(coordinator: str, cell: str) -> list[str]:
-    """Change tables that could not be moved, on the coordinator. Returns their names."""
+def suit(coordinator: str, cell: str) -> None:
+    """Change tables that could not be moved, on the coordinator."""
     connection = psycopg2.connect(bounded(through_citus(coordinator, cell)))
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
             cursor.execute(_UNSUITABLE, (cell,))
-            changed = []
-            for name, unlogged, keyless in cursor.fetchall():
-                for wanted, change in ((unlogged, "SET LOGGED"), (keyless, "REPLICA IDENTITY FULL")):
-                    if wanted:
-                        cursor.execute(sql.SQL(f"ALTER TABLE {{}} {change}").format(sql.Identifier(cell, name)))
-                        changed.append(name)
-            return changed
+            found = cursor.fetchall()
+            wanted = [(name, "SET LOGGED") for name, unlogged, _ in found if unlogged]
+            wanted += [(name, "REPLICA IDENTITY FULL") for name, _, keyless in found if keyless]
+            for name, change in wanted:
+                cursor.execute(sql.SQL(f"ALTER TABLE {{}} {change}").format(sql.Identifier(cell, name)))
     finally:
         connection.close()
 
