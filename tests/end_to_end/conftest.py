@@ -1,18 +1,20 @@
-"""What whole tests share: a mail server, a browser, and a check at the end, however the daemons ended.
+"""What whole tests share: a mail server, a DNS server, a second database, a browser, and a check at the end, however the daemons ended.
 
 Then each recipient has one state, and what waits says why and until when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page
+from psycopg2.extensions import make_dsn, parse_dsn
 
 from tests.chaos.citus_nodes import missing
 from tests.citus import is_citus
 from tests.end_to_end import chromium
+from tests.end_to_end.names import Names
 from tests.end_to_end.rig import Daemon, check_invariants, free_port
 from tests.end_to_end.sink import Sink
 
@@ -29,6 +31,15 @@ def module_database(module_database: str) -> Iterator[str]:
     check_invariants(module_database)
 
 
+@pytest.fixture
+def second_database(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[str]:
+    """Another database on the same server, without tables."""
+    name = f"{parse_dsn(database)['dbname']}_second"
+    administer(postgres, f"CREATE DATABASE {name}")
+    yield make_dsn(database, dbname=name)
+    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
 @pytest.fixture(scope="module")
 def sink() -> Iterator[Sink]:
     """A mail server for all tests of a module."""
@@ -36,6 +47,15 @@ def sink() -> Iterator[Sink]:
     sink.start()
     yield sink
     sink.stop()
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
+    """A DNS server for all tests of a module."""
+    names = Names(tmp_path_factory.mktemp("names") / "zones.json")
+    names.start()
+    yield names
+    names.stop()
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,6 @@ ZONES: dict[str, dict[str, list[str]]] = {NAME: {"NS": [f"ns.{NAME}."]}, f"ns.{N
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
-    names = Names(tmp_path_factory.mktemp("names") / "zones.json")
-    names.start()
-    yield names
-    names.stop()
-
-
-@pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, names: Names) -> Iterator[Daemon]:
     settings: dict[str, dict[str, object]] = {
         "delivery": {"nameservers": [names.address], "ehlo_name": "out.example.net"},

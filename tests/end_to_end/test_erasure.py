@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from psycopg2.extensions import make_dsn, parse_dsn
 
 from tests.end_to_end.relay_rig import connect, daemon_with_relay
-from tests.end_to_end.rig import Daemon, eventually, free_port, rows
+from tests.end_to_end.rig import Daemon, eventually, rows
 from tests.end_to_end.sink import Sink
 from tests.end_to_end.test_import import upload
 from tests.end_to_end.test_restore import program, run
@@ -23,22 +21,6 @@ ZOE = "Zoe.Canary+1@person.example"
 REFUSED = "zoe.canary+2@person.example"  # whose mail bounces
 BOB = "bob@else.example"
 SETTLED = "SELECT 1 WHERE NOT EXISTS (SELECT FROM queue WHERE status <> 'scheduled' AND address NOT LIKE '%%held%%')"
-
-
-@pytest.fixture
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
-
-
-@pytest.fixture
-def restored(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[str]:
-    name = f"{parse_dsn(database)['dbname']}_restored"
-    administer(postgres, f"CREATE DATABASE {name}")
-    yield make_dsn(database, dbname=name)
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def fill(daemon: Daemon, sink: Sink, database: str) -> None:
@@ -126,7 +108,7 @@ def erase(daemon: Daemon, address: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_an_erased_person_is_nowhere(tmp_path: Path, database: str, restored: str, sink: Sink) -> None:
+def test_an_erased_person_is_nowhere(tmp_path: Path, database: str, second_database: str, sink: Sink) -> None:
     daemon = daemon_with_relay(tmp_path, database, sink.port)
     daemon.changes = {**daemon.changes, "privacy": {"journal": str(tmp_path / "erasures")}}
     daemon.start()
@@ -156,14 +138,14 @@ def test_an_erased_person_is_nowhere(tmp_path: Path, database: str, restored: st
     assert in_files(tmp_path, dump.name) == []
     assert daemon.stop() == 0
 
-    run(program("pg_restore", database), f"--dbname={restored}", "--no-owner", str(dump))
-    assert leaks(restored, ZOE)
-    daemon.database = restored
+    run(program("pg_restore", database), f"--dbname={second_database}", "--no-owner", str(dump))
+    assert leaks(second_database, ZOE)
+    daemon.database = second_database
     daemon.start(180)
     try:
         for address in (ZOE, REFUSED):
-            assert leaks(restored, address) == []
-        finished = rows(restored, "SELECT id::text, origin FROM erasures WHERE finished_at IS NOT NULL")
+            assert leaks(second_database, address) == []
+        finished = rows(second_database, "SELECT id::text, origin FROM erasures WHERE finished_at IS NOT NULL")
         assert {(str(first["id"]), "journal"), (str(second["id"]), "journal")} <= set(finished)
         assert in_files(tmp_path, dump.name) == []
     finally:

@@ -77,7 +77,7 @@ def test_what_waits_is_shown_with_its_reason_paused_resumed_and_tried_again(daem
     sink.wait_until(lambda received: len(received) == 1, 10)
 
     before = destination(daemon, dead, delayed=1)["until"]
-    assert queue(daemon, "retry", "--destination", dead)["recipients"] >= 0
+    assert queue(daemon, "retry", "--destination", dead)["recipients"] in (0, 1), "none, if its next attempt was due anyway"
     deadline = time.monotonic() + 10
     while destination(daemon, dead)["until"] in (before, None):
         assert time.monotonic() < deadline

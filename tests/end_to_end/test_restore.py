@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from psycopg2.extensions import make_dsn, parse_dsn
 
 from mailsvc.store.postgres.binaries import find_binaries
-from tests.end_to_end.rig import Daemon, free_port, rows
+from tests.end_to_end.rig import Daemon, rows
 from tests.end_to_end.sink import Sink
 
 WAITING = "SELECT count(*) FROM queue"
@@ -30,23 +28,6 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def restored(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[str]:
-    """An empty database beside the first one."""
-    name = f"{parse_dsn(database)['dbname']}_restored"
-    administer(postgres, f"CREATE DATABASE {name}")
-    yield make_dsn(database, dbname=name)
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
-
-
 def send(daemon: Daemon, text: str) -> str:
     mail = {"from": f"a@{daemon.facts['domain']}", "to": "b@example.net", "subject": text, "text": text}
     answer = daemon.call("POST", "/emails", mail)
@@ -55,7 +36,7 @@ def send(daemon: Daemon, text: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, database: str, restored: str, sink: Sink) -> None:
+def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, database: str, second_database: str, sink: Sink) -> None:
     routes = {"*": f"smtp://127.0.0.1:{sink.port}"}
     daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes}})
     daemon.write()
@@ -72,10 +53,10 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
     sink.wait_until(lambda received: len(received) == 2, 20)
     assert daemon.stop() == 0
 
-    run(program("pg_restore", database), "--exit-on-error", f"--dbname={restored}", "--no-owner", str(dump))
-    assert rows(restored, WAITING) == [(1,)]
-    rows(restored, "DELETE FROM destinations RETURNING 1")  # what was held for the backup is no matter here
-    daemon.database = restored
+    run(program("pg_restore", database), "--exit-on-error", f"--dbname={second_database}", "--no-owner", str(dump))
+    assert rows(second_database, WAITING) == [(1,)]
+    rows(second_database, "DELETE FROM destinations RETURNING 1")  # what was held for the backup is no matter here
+    daemon.database = second_database
     daemon.start()
     try:
         second = send(daemon, "accepted after the restore")
@@ -87,7 +68,7 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
         daemon.start()  # it stays held
         daemon.control(do="retry", kind="email", name=first)
         daemon.control(do="queue")
-        assert rows(restored, WAITING) == [(2,)] and len(sink.received) == 2
+        assert rows(second_database, WAITING) == [(2,)] and len(sink.received) == 2
         assert daemon.command("queue", "release") == "Mail is being sent again.\n"
         sink.wait_until(lambda received: len(received) == 4, 20)
         assert daemon.command("queue", "release") == "No mail was held.\n"

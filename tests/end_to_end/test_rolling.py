@@ -20,7 +20,7 @@ import attrs
 import pytest
 
 from tests.end_to_end import shared_sockets
-from tests.end_to_end.rig import check_invariants, free_port
+from tests.end_to_end.rig import check_invariants
 from tests.end_to_end.shared_sockets import Shared
 from tests.end_to_end.sink import Sink
 
@@ -89,14 +89,6 @@ def listeners() -> Iterator[list[socket.socket]]:
     yield opened
     for listener in opened:
         listener.close()
-
-
-@pytest.fixture
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
 
 
 @pytest.mark.slow

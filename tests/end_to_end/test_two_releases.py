@@ -7,30 +7,19 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from psycopg2.extensions import make_dsn, parse_dsn
 
 from tests.end_to_end import releases
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.releases import Release
-from tests.end_to_end.rig import check_invariants, free_port, rows
+from tests.end_to_end.rig import check_invariants, rows
 from tests.end_to_end.sink import Sink
 from tests.end_to_end.test_rolling import API, RELAY, Load, Shared, listeners, wait  # noqa: F401
 from tests.end_to_end.webhooks.test_webhooks import FETCH, subscribe
 
 EACH = 40  # emails that are accepted, at least, between one step and the next
-
-
-@pytest.fixture
-def empty(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[str]:
-    """A database without tables."""
-    name = f"{parse_dsn(database)['dbname']}_rolling"
-    administer(postgres, f"CREATE DATABASE {name}")
-    yield make_dsn(database, dbname=name)
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class Rolling:
@@ -88,14 +77,6 @@ class Rolling:
             self.stop(daemon)
 
 
-@pytest.fixture
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
-
-
 def last_migration(database: str) -> str:
     [(name,)] = rows(database, "SELECT max(migration_id) FROM _yoyo_migration")
     return str(name)
@@ -104,13 +85,13 @@ def last_migration(database: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_rolling_upgrade_and_back_loses_nothing(
-    tmp_path: Path, empty: str, listeners: list[socket.socket], sink: Sink  # noqa: F811
+    tmp_path: Path, second_database: str, listeners: list[socket.socket], sink: Sink  # noqa: F811
 ) -> None:  # fmt: skip
     commit = releases.earlier()
     if commit is None:
         pytest.skip("needs the history of the repository, to build the earlier release: git fetch --unshallow")
     old, new = releases.build(tmp_path, commit)
-    rolling = Rolling(tmp_path, empty, listeners, sink)
+    rolling = Rolling(tmp_path, second_database, listeners, sink)
     with Receiver() as receiver:
         try:
             said = upgrade_and_back(rolling, old, new, receiver)
@@ -122,7 +103,7 @@ def test_a_rolling_upgrade_and_back_loses_nothing(
             rolling.end()
     subjects = sorted(str(mail.message["Subject"]) for mail in sink.received)
     assert subjects == sorted(load.sent)  # nothing is lost, nothing came twice
-    check_invariants(empty)
+    check_invariants(second_database)
     print(f"{old.migration} → {new.migration} → {old.migration}: {len(load.sent)} emails.\n{said}")
 
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
-from typing import Any
 
 from PIL import Image
 
-from tests.broadcasts.pictures import chunk, claimed, picture
+from tests.broadcasts.pictures import chunk, claimed, encoded, picture
 from tests.hostile.inputs import Made, fill, hostile
 
 LARGEST = 10 << 20
 SIDE = 4_900  # just below the limit of pixels
-
-
-def _encoded(image: Any, kind: str, **options: Any) -> bytes:
-    into = io.BytesIO()
-    image.save(into, kind, **options)
-    return into.getvalue()
 
 
 def _padded(data: bytes, size: int) -> bytes:
@@ -30,8 +22,8 @@ def _padded(data: bytes, size: int) -> bytes:
 # The child that decodes images may take its whole limit of CPU; the daemon itself does nothing meanwhile.
 @hostile("image", repeat=1, most=LARGEST, cpu=20.0)
 def images(size: int) -> Made:
-    yield "many pixels", _padded(_encoded(Image.new("RGB", (SIDE, SIDE)), "PNG"), size)
-    yield "more pixels than allowed", _padded(_encoded(Image.new("1", (9_000, 9_000)), "PNG"), size)
+    yield "many pixels", _padded(encoded(Image.new("RGB", (SIDE, SIDE)), "PNG"), size)
+    yield "more pixels than allowed", _padded(encoded(Image.new("1", (9_000, 9_000)), "PNG"), size)
     yield "claimed pixels", _padded(claimed(2**31 - 1, 2**31 - 1), size)
     for kind in ("PNG", "JPEG", "GIF", "WEBP"):
         yield f"{kind} and rubbish", _padded(picture(kind, (100, 100)), size)

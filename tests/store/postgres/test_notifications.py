@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 import pytest_twisted
@@ -11,21 +10,7 @@ from twisted.internet.task import Clock, deferLater
 
 from mailsvc.store.postgres.notifications import BUSY_INTERVAL, QUIET_INTERVAL, Notifications
 from mailsvc.store.postgres.pool import Pool
-
-
-def reactor() -> Any:
-    from twisted.internet import reactor
-
-    return reactor
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Run the reactor until the condition is true."""
-    for _ in range(5000):
-        if condition():
-            return
-        await deferLater(reactor(), 0.001)
-    raise AssertionError("The condition never became true.")
+from tests.store.postgres.waiting import reactor, until
 
 
 @pytest_twisted.async_yield_fixture

@@ -51,6 +51,7 @@ async def test_the_day_of_any_moment_can_be_made(pool: Pool) -> None:
     day = datetime(2031, 5, 4, tzinfo=UTC)
     for moment in (day, day + timedelta(days=1, hours=23), day + timedelta(days=2, hours=12)):
         await partitions.ensure_day(pool, moment)
+        await insert(pool, moment)
 
 
 @pytest_twisted.ensureDeferred

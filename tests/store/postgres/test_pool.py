@@ -20,21 +20,7 @@ from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.connection import Limits
 from mailsvc.store.postgres.errors import Conflict, Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
-
-
-def reactor() -> Any:
-    from twisted.internet import reactor
-
-    return reactor
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Run the reactor until the condition is true."""
-    for _ in range(5000):
-        if condition():
-            return
-        await deferLater(reactor(), 0.001)
-    raise AssertionError("It never came to that.")
+from tests.store.postgres.waiting import reactor, until
 
 
 @pytest_twisted.async_yield_fixture

@@ -28,6 +28,7 @@ from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
+from tests.store.postgres.waiting import reactor, until
 
 LARGE = "x" * 3_000_000
 STORE = Prepared("store_large", ("text",), "SELECT length($1)")
@@ -37,21 +38,6 @@ CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
 CREATE TRIGGER full_disk BEFORE INSERT ON room FOR EACH ROW EXECUTE FUNCTION full_disk()
 """
-
-
-def reactor() -> Any:
-    from twisted.internet import reactor
-
-    return reactor
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Run the reactor until the condition is true."""
-    for _ in range(5000):
-        if condition():
-            return
-        await deferLater(reactor(), 0.001)
-    raise AssertionError("It never came to that.")
 
 
 def closed_descriptors() -> list[int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 
 from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
 from tests.chaos.cluster import Cluster, with_standby
-
-SECONDS = 30.0  # until the other server has noticed something
+from tests.store.postgres.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +37,6 @@ def rows(server: Cluster, *statements: str) -> list[tuple[Any, ...]]:
 
 def seen(server: Cluster, *before: str) -> Standbys:
     return Standbys(*rows(server, *before, STANDBYS)[0])
-
-
-def eventually(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not wanted():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # another process: it has to be polled
 
 
 def test_a_standby_that_does_not_apply_what_it_gets_is_behind(pair: tuple[Cluster, Cluster]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from fcntl import ioctl
 from termios import TIOCOUTQ
@@ -20,9 +19,9 @@ from psycopg2.extensions import make_dsn
 from mailsvc.store.postgres.connection import Connection
 from mailsvc.store.postgres.targets import bounded
 from tests.chaos.cluster import Cluster, place
+from tests.store.postgres.waiting import eventually
 
 TCP_REPAIR = 19  # <linux/tcp.h>: in this mode, closing a socket sends nothing to the peer. It needs CAP_NET_ADMIN.
-SECONDS = 30.0
 NAMES = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
 SETTINGS = "SELECT " + ", ".join(f"current_setting('{name}')" for name in NAMES)
 LOCK = 5321
@@ -68,14 +67,14 @@ async def test_locks_are_released_although_the_server_waits_for_the_rest_of_a_pi
     descriptor = connection.fileno()
     query = b"\0SELECT 1\0\0\0"
     os.write(descriptor, b"P" + struct.pack("!i", len(query) + 4) + query)  # Parse, without Sync
-    until(lambda: ask(server, WAITING) and not ask(server, FREE))
+    eventually(lambda: ask(server, WAITING) and not ask(server, FREE))
     vanish(connection, descriptor)
-    until(lambda: ask(server, FREE))
+    eventually(lambda: ask(server, FREE))
 
 
 def vanish(connection: Connection, descriptor: int) -> None:
     """Close the connection without telling the peer, once it has acknowledged everything: a later packet would be answered with a reset."""
-    until(lambda: not struct.unpack("i", ioctl(descriptor, TIOCOUTQ, bytes(4)))[0])
+    eventually(lambda: not struct.unpack("i", ioctl(descriptor, TIOCOUTQ, bytes(4)))[0])
     with socket.socket(fileno=os.dup(descriptor)) as duplicate:
         try:
             duplicate.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
@@ -90,10 +89,3 @@ def ask(server: Cluster, question: str) -> Any:
         cursor.execute(question)
         [(answer,)] = cursor.fetchall()
         return answer
-
-
-def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # another process: it has to be polled

@@ -17,14 +17,9 @@ import pytest
 import pytest_twisted
 
 from tests.http.api_rig import ApiRig
+from tests.http.resources.audience.test_contacts import make
 from tests.http.resources.broadcasts.test_broadcasts import HTML, content
 from tests.http.resources.broadcasts.test_unsubscribe import CLICK, call, link, post, unsubscribed
-
-
-async def make(rig: ApiRig, path: str, **body: Any) -> str:
-    answer = await rig.request("POST", path, body)
-    assert answer.status == 201, answer.any
-    return str(answer.json["id"])
 
 
 @pytest_twisted.ensureDeferred
