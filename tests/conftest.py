@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import psycopg2
@@ -30,6 +32,7 @@ from mailsvc.store.postgres.pool import Pool
 from tests.citus import CELL, close, create_cell, is_citus
 from tests.memory import QUICK, in_memory
 
+TESTS = Path(__file__).parent
 _numbers = itertools.count(1)
 
 settings.register_profile("mailsvc", deadline=None)  # durations depend on the machine
@@ -56,19 +59,43 @@ CELLS = tuple(
 SETS = {"contract": CONTRACT, "postgres": POSTGRES, "cells": CELLS}
 
 
+# The marks that a file has to name to have tests of a run of `make test-slow`.
+SLOW = {"slow and not timed": ("slow",), "slow and timed": ("slow", "timed")}
+
+
+@cache
+def _name_of(mark: str) -> re.Pattern[str]:
+    """Finds the mark in a file of tests, or the name of a module that has the mark for others to use."""
+    shared = [path for path in TESTS.rglob("*.py") if not path.name.startswith("test_") and path != Path(__file__)]
+    names = [path.stem for path in shared if f"mark.{mark}" in path.read_text("utf-8")]
+    return re.compile("|".join(rf"\b{name}\b" for name in (rf"mark\.{mark}", *names)))
+
+
+@cache
+def _has(path: Path, mark: str) -> bool:
+    return _name_of(mark).search(path.read_text("utf-8")) is not None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out the files that have no test of the set that is run, so that they are not imported."""
     marks = config.option.markexpr
-    if marks not in SETS or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py":
         return None
-    place = collection_path.relative_to(Path(__file__).parent).as_posix()
+    if marks in SLOW:
+        return None if all(_has(collection_path, mark) for mark in SLOW[marks]) else True
+    if marks not in SETS:
+        return None
+    place = collection_path.relative_to(TESTS).as_posix()
     return None if place.startswith(SETS[marks]) or f"mark.{marks}" in collection_path.read_text("utf-8") else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that run on every Python version, and those that run on every version of Postgres."""
     for item in items:
-        place = item.path.relative_to(Path(__file__).parent).as_posix()
+        for mark in ("slow", "timed"):
+            if item.get_closest_marker(mark) is not None and not _has(item.path, mark):
+                raise pytest.UsageError(f"{item.path} has to name mark.{mark}, or `make test-slow` leaves it out.")
+        place = item.path.relative_to(TESTS).as_posix()
         if item.get_closest_marker("slow") is None and place.startswith(CONTRACT):
             item.add_marker(pytest.mark.contract)
         if item.get_closest_marker("slow") is None and place.startswith(POSTGRES) and "postgres" in getattr(item, "fixturenames", ()):
