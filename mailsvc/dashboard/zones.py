@@ -31,10 +31,10 @@ def named(name: str) -> ZoneInfo:
     return ZoneInfo(name if name in names() else "UTC")
 
 
-def entered(text: str, zone: ZoneInfo) -> datetime:
-    """The moment at which a clock in `zone` shows what somebody entered, in UTC. Raises BadTime."""
+def entered(text: str, zone: ZoneInfo, fold: int = 0) -> datetime:
+    """The moment at which a clock in `zone` shows what somebody entered, in UTC. `fold` 1: for the last time. Raises BadTime."""
     try:
-        local = datetime.fromisoformat(text).replace(tzinfo=zone)
+        local = datetime.fromisoformat(text).replace(tzinfo=zone, fold=fold)
         at = local.astimezone(UTC)
     except (ValueError, OverflowError):
         raise BadTime("Enter a valid date and time.") from None
@@ -46,6 +46,8 @@ def entered(text: str, zone: ZoneInfo) -> datetime:
 def upcoming(text: str, zone: ZoneInfo, now: datetime, ahead: timedelta) -> datetime:
     """The same for something to be sent then, at most `ahead` from now. Raises BadTime."""
     at = entered(text, zone)
+    if at <= now:
+        at = entered(text, zone, fold=1)  # clocks show an hour twice when summer time ends
     if at <= now:
         raise BadTime(f"This time has passed in {zone.key}. Choose a later one.")
     if at > now + ahead:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from mailsvc.dashboard.zones import BadTime, by_area, entered, named, names
+from mailsvc.dashboard.zones import BadTime, by_area, entered, named, names, upcoming
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -26,3 +26,12 @@ def test_an_entered_time_is_of_the_zone() -> None:
 def test_an_impossible_time_is_refused(text: str) -> None:
     with pytest.raises(BadTime):
         entered(text, BERLIN)
+
+
+def test_of_two_equal_times_the_second_is_meant_if_the_first_has_passed() -> None:
+    """On 2026-10-25, clocks in Berlin show 2:30 at 0:30 and at 1:30 UTC."""
+    first, second = (datetime(2026, 10, 25, hour, 30, tzinfo=UTC) for hour in (0, 1))
+    for now, expected in ((first - timedelta(minutes=1), first), (first, second), (second - timedelta(minutes=1), second)):
+        assert upcoming("2026-10-25T02:30", BERLIN, now, timedelta(days=30)) == expected
+    with pytest.raises(BadTime, match="has passed"):
+        upcoming("2026-10-25T02:30", BERLIN, second, timedelta(days=30))

@@ -99,7 +99,7 @@ def _english(text: str, now: datetime) -> datetime:
     at = _latest_year(day, _understood(plain, now, zone), now, zone)
     if not day.removeprefix("this ").startswith(_WEEKDAYS):
         return at
-    today = (at.astimezone(zone) - timedelta(days=7)).astimezone(UTC)  # dateparser takes today's weekday for the one in a week
+    today = _moment(at.astimezone(zone) - timedelta(days=7), now)  # dateparser takes today's weekday for the one in a week
     return today if today > now else at
 
 
@@ -110,7 +110,7 @@ def _latest_year(day: str, at: datetime, now: datetime, zone: tzinfo) -> datetim
     local = at.astimezone(zone)
     if local.month == 2 and local.day == 29:
         return at
-    before = local.replace(year=local.year - 1).astimezone(UTC)
+    before = _moment(local.replace(year=local.year - 1), now)
     return before if now - RECENT < before else at
 
 
@@ -124,6 +124,12 @@ def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
             at = dateparser.parse(plain, languages=["en"], settings=settings)
         if at is None:
             raise Unreadable("is not an existing time")
-        return at.replace(tzinfo=zone).astimezone(UTC)
+        return _moment(at.replace(tzinfo=zone), now)
     except (ValueError, OverflowError) as error:
         raise error if isinstance(error, Unreadable) else Unreadable("is not an existing time") from None
+
+
+def _moment(local: datetime, now: datetime) -> datetime:
+    """In UTC. Of a time that clocks show twice, when summer time ends, the second if the first has passed."""
+    first = local.replace(fold=0).astimezone(UTC)
+    return first if first >= now - LATE else local.replace(fold=1).astimezone(UTC)

@@ -101,6 +101,14 @@ def test_schedule_follows_american_daylight_saving_time() -> None:
     assert read("tomorrow at 3pm EST", july) == datetime(2026, 7, 2, 20, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("text", ["today at 1:30am ET", "1:30am ET", "nov 1 at 1:30am ET", "sunday at 1:30am ET"])
+def test_schedule_takes_the_second_of_two_equal_times_if_the_first_has_passed(text: str) -> None:
+    """On 2026-11-01, clocks in New York show 1:30 at 5:30 and at 6:30 UTC."""
+    first, second = (datetime(2026, 11, 1, hour, 30, tzinfo=UTC) for hour in (5, 6))
+    assert read(text, datetime(2026, 11, 1, 5, 15, tzinfo=UTC)) == first
+    assert read(text, datetime(2026, 11, 1, 6, 15, tzinfo=UTC)) == second
+
+
 def test_schedule_takes_the_day_in_the_named_zone() -> None:
     """At 00:15 UTC it is still the day before in New York."""
     assert read("tomorrow at 9am ET") == datetime(2026, 11, 21, 14, tzinfo=UTC)
