@@ -90,12 +90,16 @@ def compose(notice: Notification) -> bytes:
         (f"message/{_kind(notice)}", _status(notice)),
         (returned_type, returned),
     )
-    pieces = [_head(notice, boundary)]
+    pieces = [_head(notice, boundary), _encoding(*(body for _, body in parts))]
     for content_type, body in parts:
-        encoding = "" if body.isascii() else "Content-Transfer-Encoding: 8bit\r\n"
-        pieces.append(f"\r\n--{boundary}\r\nContent-Type: {content_type}\r\n{encoding}\r\n".encode("ascii") + body)
+        pieces += [f"\r\n--{boundary}\r\nContent-Type: {content_type}\r\n".encode("ascii"), _encoding(body), b"\r\n", body]
     pieces.append(f"\r\n--{boundary}--\r\n".encode("ascii"))
     return b"".join(pieces)
+
+
+def _encoding(*bodies: bytes) -> bytes:
+    """A part is 8-bit if one of those that it contains is (2045 §6.4)."""
+    return b"" if all(body.isascii() for body in bodies) else b"Content-Transfer-Encoding: 8bit\r\n"
 
 
 def _worst(recipients: Sequence[NoticeRecipient]) -> Action:

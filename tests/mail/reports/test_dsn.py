@@ -66,6 +66,9 @@ def test_the_status_is_in_ascii_whatever_the_remote_server_replied() -> None:
     data = dsn.compose(attrs.evolve(NOTICE, recipients=(NoticeRecipient("a@b.example", "failed", "550 5.1.1 用户 é", NOW),)))
     text, _, status = data.partition(b"Content-Type: message/delivery-status\r\n\r\n")
     assert "550 5.1.1 用户 é" in text.decode()
+    assert message_from_bytes(data)["Content-Transfer-Encoding"] == "8bit"
+    in_ascii = dsn.compose(attrs.evolve(NOTICE, message=b"Subject: Hi\r\n\r\n"))
+    assert in_ascii.isascii() and message_from_bytes(in_ascii)["Content-Transfer-Encoding"] is None
     assert b"Diagnostic-Code: smtp; 550 5.1.1 ?? ?\r\n" in status
 
 
