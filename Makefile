@@ -29,12 +29,12 @@ run: $(VENV)/.installed $(PACKAGES)
 test: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(ARGS)
 
-# Slow tests: killed processes, power cuts, wrong clocks and hostile inputs. Those that measure times run in the end, one after the other.
-# Status 5 of pytest: ARGS selects none of them.
+# Slow tests: killed processes, power cuts, wrong clocks and hostile inputs. Those that measure times run in the end, in two processes, so that
+# each has a core. Status 5 of pytest: ARGS selects none of them.
 test-slow: $(VENV)/.installed-test $(PACKAGES)
 	failed=; for marks in "slow and not timed" "slow and timed"; do \
-	    case $$marks in *"not timed") workers=$(WORKERS) ;; *) workers=0 ;; esac; \
-	    PYTHONPATH=. "$(VENV)/bin/python" -m pytest -n $$workers --dist loadfile -m "$$marks" $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	    case $$marks in *"not timed") set -- -n $(WORKERS) --dist loadfile ;; *) set -- -n 2 --dist load ;; esac; \
+	    PYTHONPATH=. "$(VENV)/bin/python" -m pytest "$$@" -m "$$marks" $(ARGS) || [ $$? -eq 5 ] || failed=1; \
 	done; [ -z "$$failed" ]
 
 lint: $(VENV)/.installed-dev

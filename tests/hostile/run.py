@@ -263,7 +263,8 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
             lambda: _cpu(daemon.process.pid, 2) if daemon.process else 0.0,
             _waiting(database),
         )
-        arguments = [str(daemon.port), str(smtp_port), key, f"w@{WATCHED}"]
+        assert daemon.process is not None
+        arguments = [str(daemon.port), str(daemon.process.pid), str(smtp_port), key, f"w@{WATCHED}"]
         watching = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.hostile.watch", *arguments, stdout=asyncio.subprocess.PIPE, cwd=PROJECT, limit=1 << 20
         )

@@ -1,14 +1,15 @@
 """A process that observes a daemon: it requests `/healthz` every 20 ms, and sends mail from another account to itself.
 
 It is a separate process, so that generating and sending the inputs cannot delay it. It prints a JSON array for each observation. Times
-are from the monotonic clock, which all processes of a machine share:
+are from the monotonic clock, which all processes of a machine share. Seconds are without those in which the daemon's main thread waited
+for a CPU, because other tests run at the same time:
 
     ["health", begun, seconds]   one request over a persistent connection; null seconds: it failed
     ["mail", begun, seconds]     from the POST of the other account's email to the final dot at this process's mail server
     ["late", begun, seconds]     how late this process itself woke up: noise of the machine, not of the daemon
     ["from", recipient, sender]  the envelope of each mail received for `x@…`; its sender is a return path
 
-    python -m tests.hostile.watch HTTP_PORT SMTP_PORT KEY SENDER
+    python -m tests.hostile.watch HTTP_PORT DAEMON_PID SMTP_PORT KEY SENDER
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import asyncio
 import json
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 EVERY = 0.02
 MAIL_EVERY = 0.1
@@ -52,7 +55,19 @@ class Http:
             raise
 
 
-async def health(port: int) -> None:
+def waited(pid: int) -> float:
+    """Returns the seconds for which the main thread of a process could run, but had no CPU; 0 if the system does not count them."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
+def _took(daemon: int, begun: float, before: float) -> float:
+    """Returns the seconds since `begun`, when `waited` was `before`."""
+    return max(0.0, time.monotonic() - begun - (waited(daemon) - before))
+
+
+async def health(port: int, daemon: int) -> None:
     connection = Http(port)
     due = time.monotonic()
     while True:
@@ -62,8 +77,9 @@ async def health(port: int) -> None:
         if begun - due > 0.005:
             tell("late", due, begun - due)
         try:
+            before = waited(daemon)
             status = await connection.request(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            tell("health", begun, time.monotonic() - begun if status == 200 else None)
+            tell("health", begun, _took(daemon, begun, before) if status == 200 else None)
         except (OSError, asyncio.IncompleteReadError):
             tell("health", begun, None)
 
@@ -71,8 +87,8 @@ async def health(port: int) -> None:
 class Mail:
     """Sends one email after the other, waiting for each to arrive."""
 
-    def __init__(self, port: int, key: str, sender: str) -> None:
-        self.connection, self.key, self.sender = Http(port), key, sender
+    def __init__(self, port: int, daemon: int, key: str, sender: str) -> None:
+        self.connection, self.daemon, self.key, self.sender = Http(port), daemon, key, sender
         self.arrived: dict[str, asyncio.Event] = {}
 
     async def run(self) -> None:
@@ -88,10 +104,11 @@ class Mail:
         head = f"POST /emails HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.key}\r\nContent-Length: {len(body)}\r\n\r\n"
         begun = time.monotonic()
         try:
+            before = waited(self.daemon)
             status = await self.connection.request(head.encode() + body)
             if status == 200:
                 await asyncio.wait_for(event.wait(), MAIL_MOST)
-            tell("mail", begun, time.monotonic() - begun if status == 200 else None)
+            tell("mail", begun, _took(self.daemon, begun, before) if status == 200 else None)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             tell("mail", begun, None)
         finally:
@@ -147,12 +164,12 @@ async def _until_dot(reader: asyncio.StreamReader) -> None:
         tail = (tail + data)[-5:]
 
 
-async def main(http_port: int, smtp_port: int, key: str, sender: str) -> None:
-    mail = Mail(http_port, key, sender)
+async def main(http_port: int, daemon: int, smtp_port: int, key: str, sender: str) -> None:
+    mail = Mail(http_port, daemon, key, sender)
     server = await asyncio.start_server(mail.serve, "127.0.0.1", smtp_port)
     async with server:
-        await asyncio.gather(health(http_port), mail.run())
+        await asyncio.gather(health(http_port, daemon), mail.run())
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]))
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]))
