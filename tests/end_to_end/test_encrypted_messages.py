@@ -17,7 +17,7 @@ from tests.end_to_end.relay_rig import connect, daemon_with_relay, email_id
 from tests.end_to_end.rig import Daemon, eventually, rows
 from tests.end_to_end.sink import Sink
 from tests.end_to_end.test_account_data import elsewhere, running  # noqa: F401
-from tests.end_to_end.test_erasure import restored, sink  # noqa: F401
+from tests.end_to_end.test_erasure import sink  # noqa: F401
 from tests.end_to_end.test_restore import program, run
 
 CANARY = "canary-51c7"
@@ -119,7 +119,7 @@ def test_it_moves_with_its_account_and_is_unreadable_once_that_is_closed(
     tmp_path: Path,
     database: str,
     elsewhere: str,  # noqa: F811
-    restored: str,  # noqa: F811
+    second_database: str,
     sink: Sink,  # noqa: F811
 ) -> None:
     here, there = prepared(tmp_path / "here", database, sink), prepared(tmp_path / "there", elsewhere, sink)
@@ -144,8 +144,8 @@ def test_it_moves_with_its_account_and_is_unreadable_once_that_is_closed(
         assert file.read_bytes() != (tmp_path / "there" / "body-keys" / account).read_bytes()
         assert '"state": "finished"' in here.command("account", "close", account, "--days", "0", "--yes")
         assert not file.exists()
-    run(program("pg_restore", database), f"--dbname={restored}", "--no-owner", str(dump))
-    here.database = restored  # a backup that was made before, with all encryption keys of the installation
+    run(program("pg_restore", database), f"--dbname={second_database}", "--no-owner", str(dump))
+    here.database = second_database  # a backup that was made before, with all encryption keys of the installation
     with running(here):
         assert here.call("GET", "/emails", key=key).status == 200
         answer = here.call("GET", f"/emails/{sent}", key=key)

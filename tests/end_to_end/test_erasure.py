@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.relay_rig import connect, daemon_with_relay
-from tests.end_to_end.rig import Daemon, eventually, rows
+from tests.end_to_end.rig import Daemon, eventually, free_port, rows
 from tests.end_to_end.sink import Sink
 from tests.end_to_end.test_import import upload
 from tests.end_to_end.test_restore import program, run
@@ -21,6 +22,15 @@ ZOE = "Zoe.Canary+1@person.example"
 REFUSED = "zoe.canary+2@person.example"  # whose mail bounces
 BOB = "bob@else.example"
 SETTLED = "SELECT 1 WHERE NOT EXISTS (SELECT FROM queue WHERE status <> 'scheduled' AND address NOT LIKE '%%held%%')"
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    """A mail server for one test."""
+    sink = Sink(free_port())
+    sink.start()
+    yield sink
+    sink.stop()
 
 
 def fill(daemon: Daemon, sink: Sink, database: str) -> None:
