@@ -32,12 +32,24 @@ def module_database(module_database: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def second_database(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[str]:
-    """Another database on the same server, without tables."""
-    name = f"{parse_dsn(database)['dbname']}_second"
-    administer(postgres, f"CREATE DATABASE {name}")
-    yield make_dsn(database, dbname=name)
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+def create_database(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[Callable[[str], str]]:
+    """Creates other databases on the same server, without tables. The argument is the end of the name."""
+    created: list[str] = []
+
+    def create(ending: str) -> str:
+        name = f"{parse_dsn(database)['dbname']}_{ending}"
+        administer(postgres, f"CREATE DATABASE {name}")
+        created.append(name)
+        return make_dsn(database, dbname=name)
+
+    yield create
+    for name in created:
+        administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def second_database(create_database: Callable[[str], str]) -> str:
+    return create_database("second")
 
 
 @pytest.fixture(scope="module")

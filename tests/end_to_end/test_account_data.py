@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg2.extensions import make_dsn, parse_dsn
 
 from tests.end_to_end.relay_rig import daemon_with_relay
 from tests.end_to_end.rig import Daemon, rows
@@ -25,11 +24,9 @@ PATHS = (
 
 
 @pytest.fixture
-def elsewhere(database: str, postgres: str, administer: Callable[..., None]) -> Iterator[str]:
-    name = f"{parse_dsn(database)['dbname']}_elsewhere"
-    administer(postgres, f"CREATE DATABASE {name}")
-    yield make_dsn(database, dbname=name)
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+def elsewhere(create_database: Callable[[str], str]) -> str:
+    """The database of another installation."""
+    return create_database("elsewhere")
 
 
 def answers(daemon: Daemon, key: str) -> dict[str, Any]:

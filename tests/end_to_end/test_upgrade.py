@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 import psycopg2
 import pytest
-from psycopg2.extensions import make_dsn, parse_dsn
 from psycopg2.extras import register_uuid
 
 from mailsvc import __version__
@@ -29,11 +28,9 @@ LAST = "0010_dashboard"  # of the earlier release
 
 
 @pytest.fixture
-def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[..., None]) -> Iterator[str]:
+def earlier(create_database: Callable[[str], str], tmp_path: Path, administer: Callable[..., None]) -> str:
     """A database with the tables of the earlier release."""
-    name = f"{parse_dsn(database)['dbname']}_earlier"
-    administer(postgres, f"CREATE DATABASE {name}")
-    dsn, files = make_dsn(database, dbname=name), tmp_path / "migrations"
+    dsn, files = create_database("earlier"), tmp_path / "migrations"
     files.mkdir()
     for path in (PROJECT / "mailsvc/store/migrations").glob("*.sql"):
         if path.stem <= LAST:
@@ -42,8 +39,7 @@ def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[.
     partitions = {name: both for day in days(datetime.now(UTC), days_ahead=1) for name, both in day.items()}
     # "hits" is a table of a later release.
     administer(dsn, *(sql for name, both in partitions.items() if not name.startswith("hits_") for sql in both))
-    yield dsn
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    return dsn
 
 
 def leave_mail(dsn: str, encryption: Encryption) -> UUID:

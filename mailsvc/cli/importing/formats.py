@@ -41,7 +41,7 @@ class Format:
 
 def _suppressions(lists: Sequence[str], needs: Sequence[str], email: str, origin: Origin = "manual", **more: object) -> Format:
     fields = {"email": email, "origin": str(more.get("by", ""))}
-    return Format("suppressions", lists, needs, fields, origin, more.get("origins", {}))  # type: ignore[arg-type]
+    return Format("suppressions", lists, needs, fields, origin, more.get("origins", {}), left=more.get("left", {}))  # type: ignore[arg-type]
 
 
 def _named(kind: Kind, lists: Sequence[str], needs: Sequence[str], name: str, id_: str = "id") -> Format:
@@ -61,14 +61,12 @@ FORMATS: Mapping[str, Sequence[Format]] = {
     ),
     # GET /message-streams/…/suppressions/dump and its CSV file; GET /domains
     "postmark": (
-        attrs.evolve(
-            _suppressions(
-                ["suppressions"],
-                ["emailaddress", "suppressionreason"],
-                "emailaddress",
-                by="suppressionreason",
-                origins={"hardbounce": "bounce", "spamcomplaint": "complaint"},
-            ),
+        _suppressions(
+            ["suppressions"],
+            ["emailaddress", "suppressionreason"],
+            "emailaddress",
+            by="suppressionreason",
+            origins={"hardbounce": "bounce", "spamcomplaint": "complaint"},
             left={"suppressionreason": "manualsuppression", "origin": "recipient"},
         ),
         _named("domains", ["domains"], ["id", "name"], "name"),
