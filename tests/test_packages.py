@@ -30,6 +30,11 @@ def test_scripts_can_be_read_by_sh_and_run(script: Path) -> None:
     assert os.access(script, os.X_OK) and script.read_text().startswith("#!/bin/sh\n")
 
 
+@pytest.mark.parametrize("program", ["deb/try", "container/try", "guide/try", "guide/try-readme"])
+def test_what_is_mounted_in_a_root_is_not_seen_outside(program: str) -> None:
+    assert re.search(r"^[^#\n]*unshare\W+--mount|^#!/usr/bin/env -S unshare --mount ", (ROOT / "etc" / program).read_text(), re.M)
+
+
 def test_the_package_has_all_units_with_their_programs() -> None:
     build = (ROOT / "etc/deb/build").read_text()
     for unit in [*(ROOT / "etc").glob("*.service"), *(ROOT / "etc").glob("*.socket")]:

@@ -24,7 +24,10 @@ def remove(folder: Path) -> None:
 
 
 class Root:
-    """`run` is in the root's own network, which has no way out, `online` in that of this machine. `user` is root unless given."""
+    """`run` is in the root's own network, which has no way out, `online` in that of this machine. `user` is root unless given.
+
+    The programs run in a mount namespace of their own (their first line): whoever removes the folder after a kill must not reach /dev.
+    """
 
     def __init__(self, work: Path, name: str, base: Path, packages: str = "", nameserver: str = "127.0.0.1") -> None:
         self.path, self.nameserver = work / name, nameserver
