@@ -14,7 +14,6 @@ from mailsvc.accounts.onboarding import Refused
 from mailsvc.cli.output import AS_JSON
 from mailsvc.cli.runner import run_with_database, start, with_database
 from mailsvc.clock import unix
-from mailsvc.dashboard.formatting import size
 from mailsvc.runtime.database import Database, in_thread
 from mailsvc.settings import checks
 from mailsvc.settings.schema import Settings
@@ -25,6 +24,7 @@ from mailsvc.store.cells.views import NotHere
 from mailsvc.store.people.audit import INSTALLATION, by_operator, write
 from mailsvc.store.postgres.cells import Address
 from mailsvc.store.postgres.server_settings import Standbys
+from mailsvc.units import size
 
 
 @click.group()

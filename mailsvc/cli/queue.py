@@ -18,6 +18,7 @@ from mailsvc.settings.schema import Settings
 from mailsvc.store.people.audit import INSTALLATION, by_operator, write
 from mailsvc.store.postgres.pool import Transaction
 from mailsvc.store.queue import holds
+from mailsvc.units import short_span
 
 
 def _target(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +182,7 @@ def _line(each: dict[str, Any]) -> str:
     counts = ", ".join(f"{each[name]} {name}" for name in ("queued", "delayed", "uncertain", "sending", "scheduled") if each[name])
     parts = [each["name"], counts or "nothing queued"]
     if each["oldest_seconds"] is not None:
-        parts.append(f"oldest {_duration(each['oldest_seconds'])}")
+        parts.append(f"oldest {short_span(each['oldest_seconds'])}")
     if lane:
         parts.append(f"{lane['delivered_per_minute']:g}/min, {lane['connections']} connections")
         if lane.get("slowed_to_per_minute") is not None:  # a daemon of the previous release does not say so
@@ -191,10 +192,3 @@ def _line(each: dict[str, Any]) -> str:
     if each["until"] or each["next_at"]:
         parts.append(f"until {each['until'] or each['next_at']}")
     return "  ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -11,12 +11,12 @@ import click
 from mailsvc import __version__
 from mailsvc.cli.runner import start, with_database
 from mailsvc.clock import monotonic
-from mailsvc.dashboard.formatting import size
 from mailsvc.runtime.database import Database
 from mailsvc.settings import loading
 from mailsvc.settings.schema import Settings
 from mailsvc.store.postgres import upgrade_check
 from mailsvc.store.postgres.upgrade_check import Pending, Plan, Step
+from mailsvc.units import size
 
 LONG = 1.0  # seconds from which on a lock is worth a number
 

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from mailsvc.clock import unix
 from mailsvc.console.serving import HOME, SESSION, SET_UP, SIGN_IN, ConsoleContext, ConsolePage, page
-from mailsvc.dashboard.formatting import span
 from mailsvc.dashboard.page import PageError
 from mailsvc.dashboard.signin import second_factor
 from mailsvc.dashboard.signin.password import Busy, Passwords
@@ -19,6 +18,7 @@ from mailsvc.dashboard.signin.throttle import Subject, Throttle
 from mailsvc.domains.names import typed_address
 from mailsvc.store.console.operators import LONGEST, Operator, Operators
 from mailsvc.store.people.audit import INSTALLATION, Line, by_named_operator
+from mailsvc.units import span
 
 WRONG = "Incorrect email, password or code."
 BUSY = PageError(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment.")

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from mailsvc.domains import names
 from mailsvc.store.mail.search import ENGAGED, Found
+from mailsvc.units import size, span
 
 # event or status → label and tone
 STATUSES: dict[str, tuple[str, str]] = {
@@ -45,7 +46,6 @@ STATUSES: dict[str, tuple[str, str]] = {
     "invalid": ("Invalid", "bad"),
 }
 _TONES = ("bad", "warn", "info", "quiet", "good")  # the worst first
-_UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def status(name: str) -> tuple[str, str]:
@@ -72,20 +72,11 @@ def result(counts: Mapping[str, int], total: int, last_event: str) -> tuple[str,
     return ", ".join(parts), status(others[0])[1] if others else "info"
 
 
-def span(seconds: float) -> str:
-    """A duration in its largest unit: 3 hours."""
-    for size, unit in _UNITS:
-        if abs(seconds) >= size:
-            count = int(abs(seconds) / size + 0.02)  # 6.99 days are 7
-            return f"{count} {unit}{'' if count == 1 else 's'}"
-    return "a moment"
-
-
 def ago(moment: datetime, now: datetime) -> str:
     seconds = (now - moment).total_seconds()
     if abs(seconds) < 2:
         return "just now"
-    return f"{span(seconds)} ago" if seconds > 0 else f"in {span(seconds)}"
+    return f"{span(seconds)} ago" if seconds > 0 else f"in {span(-seconds)}"
 
 
 def stamp(moment: datetime, now: datetime) -> str:
@@ -99,14 +90,6 @@ def clock(moment: datetime, now: datetime) -> str:
     """The time of day to the millisecond, in the zone of `now`."""
     moment = moment.astimezone(now.tzinfo)
     return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
-
-
-def size(count: int) -> str:
-    """Bytes in the largest unit that fits."""
-    for limit, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")):
-        if count >= limit:
-            return f"{count / limit:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def duration(seconds: float) -> str:

@@ -18,6 +18,7 @@ from mailsvc.outcome import WAITING
 from mailsvc.store.mail.emails import AttemptView, RecipientView
 from mailsvc.store.mail.facts import Facts, WaitingRecipient, WebhookState
 from mailsvc.store.mail.history import EventView
+from mailsvc.units import span
 
 QUOTED_MAX = 300  # characters of one quoted text
 ATTEMPTS_MAX = 20  # of a recipient: the first and the latest ones
@@ -42,7 +43,6 @@ _PARTIES = {
     "recipient": "the recipient", "content": "the sender, about the content", "address": "the operator, for the source addresses",
     "dns": "the owner of the sending domain", "provider": "the recipient's provider", "network": "the operators of the networks",
 }  # fmt: skip
-_UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 @attrs.frozen
@@ -269,12 +269,9 @@ def _stamp(moment: datetime) -> str:
 
 
 def _distance(seconds: float) -> str:
-    for size, unit in _UNITS:
-        count = int(abs(seconds) / size + 0.02)
-        if count:
-            span = f"{count} {unit}{'' if count == 1 else 's'}"
-            return f"in {span}" if seconds > 0 else f"{span} ago"
-    return "now"
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 
 def _sentence(text: str) -> str:

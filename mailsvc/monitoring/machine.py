@@ -16,6 +16,7 @@ import attrs
 
 from mailsvc.monitoring.doctor import Finding
 from mailsvc.settings.schema import Settings
+from mailsvc.units import size
 
 MEMORY = 1 << 30  # bytes; below this, Postgres and mailsvc on one machine soon have too little
 DISK = 10 << 30  # bytes
@@ -67,14 +68,14 @@ def findings(machine: Machine, settings: Settings) -> list[Finding]:
 
 
 def _disk(machine: Machine) -> Finding:
-    text, remedy = f"{_gigabytes(machine.free)} are free for {machine.folder}.", "Free some space, or use a larger disk."
+    text, remedy = f"{size(machine.free)} are free for {machine.folder}.", "Free some space, or use a larger disk."
     if machine.free < DISK_LEAST:
         return Finding("disk", "error", text, remedy)
     return Finding("disk", "ok", text) if machine.free >= DISK else Finding("disk", "warning", text, remedy)
 
 
 def _memory_of(machine: Machine) -> Finding:
-    text = f"There are {_gigabytes(machine.memory)}."
+    text = f"There are {size(machine.memory)}."
     if machine.memory >= MEMORY:
         return Finding("memory", "ok", text)
     return Finding("memory", "warning", text, "Use a machine with 1 GB or more, or lower http.in_flight and delivery.memory.")
@@ -109,7 +110,3 @@ async def port25(settings: Settings, banner: Callable[[str, int], Awaitable[tupl
     found = f"Another program listens on it: {greeting!r}." if greeting else f"It {problem}."
     remedy = "Find it with `ss -ltnp 'sport = :25'` and stop it, for example with `systemctl disable --now exim4 postfix`."
     return Finding(check, "error", found, remedy)
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GB"

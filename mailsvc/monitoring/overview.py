@@ -12,7 +12,7 @@ import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailsvc.monitoring.coordinator import MEANING
-from mailsvc.monitoring.sizes import human_size
+from mailsvc.units import short_span, size
 
 EVERY = 15.0  # seconds between two points
 POINTS = 240  # an hour
@@ -99,9 +99,9 @@ def _of_resources(values: Values, now: float) -> list[tuple[bool, str]]:
     return [
         (
             behind > BEHIND_MOST,
-            f"A standby of Postgres is {human_size(int(behind))} behind: what it lacks is lost if it takes over now.",
+            f"A standby of Postgres is {size(behind)} behind: what it lacks is lost if it takes over now.",
         ),
-        (free < FREE_LEAST, f"The disk with temporary files (TMPDIR) has {human_size(int(free))} free."),
+        (free < FREE_LEAST, f"The disk with temporary files (TMPDIR) has {size(free)} free."),
         (left < EXPIRES_SOON, f"The certificate of the SMTP ports {expires}."),
     ]
 
@@ -216,7 +216,7 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
     def each(name: str) -> str:
         return ", ".join(f"{number(value)}\u00a0{' '.join(labels)}" for labels, value in of_each(values, name).items() if value) or "none"
 
-    def size(batch: str) -> str:
+    def together(batch: str) -> str:
         writes = values.get(("commit_writes_total", batch), 0.0)
         return f"{values['commit_items_total', batch] / writes:.1f}" if writes else "–"
 
@@ -240,13 +240,13 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
         ("Database", [
             ("Connections", each("pool_connections")), ("Waiting for a connection", of("pool_waiting")),
             ("Statements", of("pool_statements_total")),
-            ("Emails per commit", size("accept")), ("Outcomes per commit", size("settle")),
+            ("Emails per commit", together("accept")), ("Outcomes per commit", together("settle")),
             ("Clock ahead of the database by", f"{values.get(('clock_ahead_seconds',), 0.0):z.2f}\u00a0s"),
         ]),
         ("Processes", [
             *((f"Role {role}", number(count)) for (role,), count in of_each(values, "processes").items()),
             ("Reactor lag (99th percentile)", "> 2.5\u00a0s" if lag is None else f"{lag * 1000:g}\u00a0ms"),
-            ("Memory of this process", f"{values.get(('process_resident_memory_bytes',), 0.0) / 1e6:,.0f}\u00a0MB"),
+            ("Memory of this process", size(values.get(("process_resident_memory_bytes",), 0.0)).replace(" ", "\u00a0")),
         ]),
     ]  # fmt: skip
 
@@ -256,8 +256,5 @@ def number(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration for people."""
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if value >= unit:
-            return f"{value // unit:.0f}\u00a0{name}" if name == "d" else f"{value / unit:.0f}\u00a0{name}"
-    return f"{value:.0f}\u00a0s" if value >= 10 or value == 0 else f"{value:.1f}\u00a0s"
+    """For a table: it does not wrap."""
+    return short_span(value).replace(" ", "\u00a0")

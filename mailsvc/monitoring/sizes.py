@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from mailsvc import units
 from mailsvc.monitoring.doctor import Finding
 from mailsvc.store.logs.retention import Size
 
@@ -17,19 +18,9 @@ def findings(sizes: Mapping[str, Size], days: Mapping[str, int], now: datetime) 
 def _finding(kind: str, size: Size, days: int, now: datetime) -> Finding:
     check, keeps = f"stored {kind}", f"kept for {days} days"
     if size.oldest is None:
-        return Finding(check, "ok", f"{human_size(size.bytes)}, empty; {keeps}.")
-    found = f"{human_size(size.bytes)} since {size.oldest:%Y-%m-%d}; {keeps}"
+        return Finding(check, "ok", f"{units.size(size.bytes)}, empty; {keeps}.")
+    found = f"{units.size(size.bytes)} since {size.oldest:%Y-%m-%d}; {keeps}"
     if size.oldest > now - timedelta(days=days + 2):
         return Finding(check, "ok", f"{found}.")
     remedy = "Older data is deleted once nothing of it is queued (`mailsvc queue list`) and a mailsvc process is running."
     return Finding(check, "warning", f"{found}.", remedy)
-
-
-def human_size(count: int) -> str:
-    """Formats a number of bytes with three digits and a unit."""
-    size, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mailsvc.monitoring.doctor import Finding
-from mailsvc.monitoring.sizes import human_size
 from mailsvc.store.postgres.server_settings import Standbys
+from mailsvc.units import size
 
 CHECK = "standby"
 
@@ -13,7 +13,7 @@ def finding(standbys: Standbys, hosts: int | None) -> Finding:
     """`hosts`: how many servers database.url lists. None for a cell: Citus says where its node is."""
     count = f"{standbys.connected} connected"
     if standbys.lag:
-        count += f", {human_size(standbys.lag)} behind"
+        count += f", {size(standbys.lag)} behind"
     if standbys.synchronous and not standbys.connected:
         remedy = "Start a standby, or clear synchronous_standby_names: until then, no mail is accepted."
         return Finding(CHECK, "error", "Commits wait for a standby (synchronous_standby_names), and none is connected.", remedy)

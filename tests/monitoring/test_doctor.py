@@ -180,6 +180,6 @@ def test_sizes_show_data_kept_for_too_long() -> None:
         "attempts": Size(2_000_000_000, NOW - timedelta(days=40)),
     }
     emails, bodies, attempts = sizes.findings(kept, dict.fromkeys(kept, 30), NOW)
-    assert (emails.check, emails.state, emails.found) == ("stored emails", "ok", "1.23 MB since 2026-05-02; kept for 30 days.")
-    assert (bodies.state, bodies.found) == ("ok", "512 B, empty; kept for 30 days.")
-    assert (attempts.state, attempts.found) == ("warning", "2 GB since 2026-04-22; kept for 30 days.") and "queue list" in attempts.remedy
+    assert (emails.check, emails.state, emails.found) == ("stored emails", "ok", "1.2 MB since 2026-05-02; kept for 30 days.")
+    assert (bodies.state, bodies.found) == ("ok", "512 bytes, empty; kept for 30 days.")
+    assert (attempts.state, attempts.found) == ("warning", "1.9 GB since 2026-04-22; kept for 30 days.") and "queue list" in attempts.remedy

@@ -67,8 +67,8 @@ def test_figures_are_taken_from_the_metrics() -> None:
     ({"coordinator": 0}, "cannot connect to the cluster's coordinator: mail flows"),
     ({"writable": 0}, "No mail is accepted until there is space."),
     ({"restored": 1}, "all mail is on hold"),
-    ({"behind": 250e6}, "A standby of Postgres is 250 MB behind"),
-    ({"free": 1.5e9}, "has 1.5 GB free"),
+    ({"behind": 250 << 20}, "A standby of Postgres is 250.0 MB behind"),
+    ({"free": 1.5 * (1 << 30)}, "has 1.5 GB free"),
     ({"expires": NOW + 3 * DAY}, "The certificate of the SMTP ports expires in 3 d"),
     ({"expires": NOW - 1}, "The certificate of the SMTP ports has expired."),
 ])  # fmt: skip
@@ -92,7 +92,7 @@ def test_a_line_shows_the_rate_per_minute_of_the_last_hour() -> None:
 
 def test_figures_are_formatted() -> None:
     shown = [seconds(value).replace("\u00a0", " ") for value in (0, 0.25, 12, 120, 7200, 200000)]
-    assert shown == ["0 s", "0.2 s", "12 s", "2 min", "2 h", "2 d"]
+    assert shown == ["0 s", "0.2 s", "12 s", "2 min", "2 h", "2.3 d"]
     buckets = {("lag_bucket", "0.1"): 98.0, ("lag_bucket", "0.25"): 99.0, ("lag_bucket", "+Inf"): 100.0}
     assert (quantile(buckets, "lag", 0.99), quantile(buckets, "lag", 0.999), quantile({}, "lag", 0.9)) == (0.25, None, None)
 

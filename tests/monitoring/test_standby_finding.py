@@ -14,7 +14,7 @@ from mailsvc.store.postgres.server_settings import Standbys
         (Standbys(1, True, 0), 2, "ok", "it has everything that was acknowledged"),
         (Standbys(1, True, 0), 1, "warning", "List all servers in database.url"),
         (Standbys(1, True, 0), None, "ok", "it has everything that was acknowledged"),
-        (Standbys(1, False, 4096), 2, "warning", "4.1 kB behind"),
+        (Standbys(1, False, 4096), 2, "warning", "4.0 kB behind"),
         (Standbys(1, False, 4096), None, "warning", "the last emails may be missing, and all mail is held"),
         (Standbys(0, True), None, "error", "until then, no mail is accepted"),
         (Standbys(0, False), 2, "warning", "lists several servers"),

@@ -12,7 +12,7 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.formatting import span, stamp
+from mailsvc.dashboard.formatting import stamp
 from mailsvc.dashboard.page import NEVER, SESSION, SIGN_IN, PageError, PageRequest
 from mailsvc.dashboard.signin import mails, tickets
 from mailsvc.dashboard.signin.mails import Mailer, SignInEmail
@@ -23,6 +23,7 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.people.users import User
+from mailsvc.units import span
 
 DEVICE = "mailsvc-device"
 YEAR = 365 * 86400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from mailsvc import units
 from mailsvc.insights.checks.finding import Insight, Mail
 from mailsvc.mail.html import Page
 
@@ -72,7 +73,7 @@ def _numbers(text: str) -> set[str]:
 
 def html_size(mail: Mail) -> Iterator[Insight]:
     size = len((mail.parsed.html or "").encode("utf-8", "replace"))
-    seen = f"The HTML has {size / 1024:.0f} kB." if size >= 1024 else f"The HTML has {size} bytes."
+    seen = f"The HTML has {units.size(size)}."
     why = f"Gmail clips emails after {HTML_MAX // 1024} kB, including the unsubscribe link."
     if size > HTML_MAX:
         yield Insight("attention", "The HTML is too large", seen, why, "Remove unused styles and long links.")
@@ -83,7 +84,7 @@ def html_size(mail: Mail) -> Iterator[Insight]:
 
 
 def whole_size(mail: Mail) -> Iterator[Insight]:
-    seen = f"The message has {mail.size / (1 << 20):.1f} MB."
+    seen = f"The message has {units.size(mail.size)}."
     if mail.size > SIZE_MAX:
         yield Insight("attention", "The message is too large", seen, "Many receivers accept at most 25 MB.", "Link to large files instead.")
     elif mail.size > SIZE_NEAR:
