@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import UUID
 
 import attrs
@@ -174,25 +175,18 @@ async def _write(finder: Finder, archive: zipfile.ZipFile, now: datetime) -> tup
     """The numbers of rows and messages."""
     rows: dict[str, int] = {}
     messages = 0
-    member: IO[bytes] | None = None
-    try:
+    with contextlib.ExitStack() as opened:
         async for each in finder.archive():
-            if isinstance(each, Row):
-                if each.table not in rows:  # rows come table by table
-                    if member is not None:
-                        member.close()
-                    member = archive.open(f"{each.table}.jsonl", "w", force_zip64=True)
-                assert member is not None
-                rows[each.table] = rows.get(each.table, 0) + 1
-                member.write(orjson.dumps(each.content) + b"\n")
-            else:
-                if member is not None:
-                    member.close()
+            if not isinstance(each, Row):
+                opened.close()
                 messages += 1
                 archive.writestr(f"messages/{each.name}", each.content)
-    finally:
-        if member is not None:
-            member.close()
+                continue
+            if each.table not in rows:  # rows come table by table
+                opened.close()
+                member = opened.enter_context(archive.open(f"{each.table}.jsonl", "w", force_zip64=True))
+            rows[each.table] = rows.get(each.table, 0) + 1
+            member.write(orjson.dumps(each.content) + b"\n")
     about = {"address": finder.email, "account_id": finder.account, "exported_at": now, "rows": rows, "messages": messages}
     archive.writestr("manifest.json", orjson.dumps(about, option=orjson.OPT_INDENT_2))
     return sum(rows.values()), messages
