@@ -38,8 +38,8 @@ def roles(value: tuple[str, ...]) -> str | None:
 
 
 def base_url(value: str) -> str | None:
-    good = re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*[^/\s?#])?", value)
-    return None if good else "expected a URL without a trailing slash, such as https://api.example.com"
+    good = re.fullmatch(r"https?://[^/\s?#]+", value)  # the links of pages begin at the root
+    return None if good else "expected a URL without a path and without a trailing slash, such as https://api.example.com"
 
 
 def database_url(value: str) -> str | None:

@@ -409,7 +409,7 @@ class Settings:
     roles: tuple[str, ...] = setting(ROLES, f"The roles of this process: one or more of {', '.join(ROLES)}.", check=checks.roles)
     region: str = setting("us-east-1", "The region that this process delivers mail for.", check=checks.host)
     base_url: str | None = setting(
-        None, "The public URL of the API and the dashboard.", check=checks.base_url, example="https://api.example.com"
+        None, "The public URL of the API and the dashboard, without a path.", check=checks.base_url, example="https://api.example.com"
     )
     sender: str | None = setting(
         None, "The From address of system mail, such as invitations. Its domain must belong to one of the accounts.",
