@@ -102,7 +102,7 @@ def _check_together(settings: Settings) -> None:
         _check_certificate(settings.smtp)
     if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
         raise SettingsError("Set smtp.postmaster and smtp.postmaster_domain together; one of them is missing.")
-    _check_test_sender(settings)
+    _check_dashboard(settings)
     _check_spool(settings)
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("Expected delivery.connections_initial ≤ delivery.connections_max ≤ delivery.connections.")
@@ -124,8 +124,13 @@ def _check_spool(settings: Settings) -> None:
             raise SettingsError(f"The setting http.spool is {given}; expected at least {times * size}, because of {name}.")
 
 
-def _check_test_sender(settings: Settings) -> None:
+def _check_dashboard(settings: Settings) -> None:
     sender, tests = settings.sender, settings.dashboard.test_sender
+    providers = settings.sign_in.google_client, settings.sign_in.github_client
+    if settings.dashboard.sign_up and sender is None and providers == (None, None):
+        raise SettingsError(
+            "The setting dashboard.sign_up needs the setting sender, with which people confirm their addresses, or a provider in sign_in."
+        )
     if tests is None:
         return
     if sender is None:

@@ -379,7 +379,7 @@ class Dashboard:
 
     session_idle_hours: float = setting(24.0, "Hours without a request after which a session ends.", check=checks.between(0.05, 8760))
     session_days: float = setting(30.0, "Days after which a session ends in any case.", check=checks.between(0.05, 365))
-    sign_up: bool = setting(False, "Whether anyone can create an account. Needs the setting sender. Otherwise, people join by invitation.")
+    sign_up: bool = setting(False, "Whether anyone can create an account, without an invitation. Needs sender, or a provider in sign_in.")
     test_sender: str | None = setting(
         None, "The From address of test emails for accounts without a verified domain. Needs the setting sender. Its domain must belong to "
         "one of the accounts, and nothing else can be sent from it. Unset: there are no such test emails.",

@@ -166,6 +166,7 @@ def test_no_setting_has_the_name_of_such_a_variable():
         ("database = {url = 'x'}", "The setting base_url is missing"),
         ("base_url = 'https://a'\ndatabase = {url = 'x'}", "The setting delivery.ehlo_name is missing"),
         (GOOD + "http = {listen = []}", "The setting http.listen is empty"),
+        (GOOD + "dashboard = {sign_up = true}", "The setting dashboard.sign_up needs the setting sender,"),
         (GOOD + "development = {dev_file = 'x'}", "The setting development.dev_file needs domains.allow_trust = true."),
         ("[smtp]\nlisten = {26 = 'tcp:26'}", "The setting smtp.listen is a table; expected endpoints such as"),
         ("[smtp]\ntrusted_networks = {'10.1.2.3/8' = 'x'}", "expected networks such as 10.1.0.0/16: 10.1.2.3/8 has host bits set."),
@@ -201,6 +202,10 @@ def test_no_setting_has_the_name_of_such_a_variable():
 )
 def test_the_message_for_a_wrong_setting_names_its_key(tmp_path, text, sentence):
     assert sentence in refusal(tmp_path, text)
+
+
+def test_people_can_sign_up_with_a_provider_if_there_is_no_mail(tmp_path):
+    assert load(tmp_path, GOOD + "dashboard = {sign_up = true}\nsign_in = {google_client = 'x'}").dashboard.sign_up
 
 
 @pytest.mark.parametrize(
