@@ -52,7 +52,11 @@ def _load_cell(given: Mapping[str, Any], cell: str, environ: Mapping[str, str]) 
 
 def former_names(path: Path, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
     """Renamed settings that a file or the environment still has by their former names, each with the current one."""
-    return reader.former_names(reader.read(path), environ, RENAMED)
+    given, hosts = reader.read(path), reader.variable("domains", "hosts")
+    found = reader.former_names(given, environ, RENAMED)
+    if "hosts" in given.get("domains", {}):
+        found.append(("domains.hosts", "regions.NAME.host"))
+    return [*found, *([(hosts, "regions.NAME.host")] if hosts in environ else [])]
 
 
 def check(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:

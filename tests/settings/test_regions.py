@@ -86,10 +86,13 @@ def test_wrong_settings_of_regions_are_named(given: dict[str, object], words: st
     assert words in str(wrong.value)
 
 
-def test_the_former_environment_variable_still_works() -> None:
+def test_the_former_environment_variable_still_works(tmp_path: Path) -> None:
     tables = {"base_url": "https://api.example.com", "database": {"url": "postgresql://x"}, "smtp": {"listen": {}}}
     environ = {"MAILSVC_DOMAINS__HOSTS": '{ "us-east-1" = "out.us.example.com" }'}
     assert regions.hosts(loading.check(tables, environ)) == {EAST: "out.us.example.com"}
+    (file := tmp_path / "mailsvc.toml").write_text('domains.hosts = { us-east-1 = "out.us.example.com" }')
+    found = loading.former_names(file, environ)
+    assert found == [("domains.hosts", "regions.NAME.host"), ("MAILSVC_DOMAINS__HOSTS", "regions.NAME.host")]
 
 
 @pytest.mark.parametrize("region", [EAST, WEST])
