@@ -76,6 +76,7 @@ def test_it_starts_quickly_with_durable_settings(server: EmbeddedPostgres) -> No
     assert shown == {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "listen_addresses": "", "TimeZone": "UTC"}
     assert query(dsn, "SELECT datcollate || encoding::text FROM pg_database WHERE datname = current_database()") in ("C6", "C.UTF-86")
     assert query(dsn, "SELECT upper('é')") == "É"
+    assert int(query(dsn, "SHOW max_connections")) >= 250  # the most that database.pool can be, and some for commands
 
 
 def test_only_its_user_can_reach_the_socket(server: EmbeddedPostgres) -> None:
