@@ -66,7 +66,10 @@ class Request(server.Request):
         self.started = self.channel.site.reactor.seconds()
         self.site = self.channel.site
         self.method, self.uri, self.clientproto = method, target, version
-        path, _, query = _origin_form(target).partition(b"?")
+        origin_form, host = _parts(target)
+        if host is not None and len(self.requestHeaders.getRawHeaders(b"host") or []) == (version == b"HTTP/1.1"):  # otherwise, refused
+            self.requestHeaders.setRawHeaders(b"host", [host])
+        path, _, query = origin_form.partition(b"?")
         self.path = path.rstrip(b"/") or b"/"
         self.args = http.parse_qs(query, 1) if query else {}
         self.content = _body_file(length, self.site.limits.spool_above)
@@ -426,9 +429,11 @@ def _public(path: bytes) -> bytes:
     return b"/".join([b"*" if b"@" in segment or b"%" in segment else segment for segment in path.split(b"/")])
 
 
-def _origin_form(target: bytes) -> bytes:
-    """The path of a request target: servers have to accept the absolute form, too (9112 §3.2.2)."""
+def _parts(target: bytes) -> tuple[bytes, bytes | None]:
+    """The path of a request target, and the host of one in the absolute form, which replaces the Host header (9112 §3.2.2)."""
     if target.startswith(b"/"):
-        return target
+        return target, None
     found = re.match(rb"https?://[^/?#]*", target, re.IGNORECASE)
-    return b"/" + target[found.end() :].lstrip(b"/") if found else target
+    if found is None:
+        return target, None
+    return b"/" + target[found.end() :].lstrip(b"/"), found[0].partition(b"//")[2]

@@ -454,6 +454,9 @@ def test_http_1_0_and_absolute_form_are_accepted() -> None:
     connection = rig.connect()
     connection.send(b"GET http://api.example.com/healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert connection.responses()[0].status == 200
+    connection = rig.connect()
+    connection.send(b"GET http://api.example.com/healthz HTTP/1.1\r\n\r\n")
+    assert connection.responses()[0].status == 400  # the target does not replace the header
 
 
 def test_compressed_body_is_refused() -> None:

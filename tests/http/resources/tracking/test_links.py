@@ -95,6 +95,11 @@ def test_a_link_leads_to_its_target_and_is_recorded(host: str) -> None:
     assert (seen.tracked.account_id, seen.tracked.email_id, seen.at) == (ACCOUNT, EMAIL, NOW)
 
 
+@pytest.mark.parametrize(("target", "host", "status"), [(HOST, "other.example.com", 302), ("other.example.com", HOST, 404)])
+def test_the_host_of_an_absolute_target_counts(target: str, host: str, status: int) -> None:
+    assert Links.make().request(f"http://{target}/c/{token()}", host=host).status == status
+
+
 def test_the_pixel() -> None:
     links = Links.make()
     response = links.request(f"/o/{token(None)}", sec_purpose="prefetch")
