@@ -13,7 +13,7 @@ from typing import Literal
 import attrs
 
 from mailsvc.bounces.diagnosis import Diagnosis, diagnose
-from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.address import AddressError, parse_mailbox, quoted_if_dotted
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as parse_reply
 from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, forwarded, report, ses, text_bounce
@@ -56,7 +56,7 @@ class ReportMail:
         found: dict[int, Report] = {}
         for recipient, outcome in zip(self.failed, self.outcomes, strict=True):
             for number in match_recipients(known, recipient.original, recipient.final, alone=len(self.failed) == 1)[:1]:
-                named = addresses[number].lower() in (recipient.original.lower(), recipient.final.lower())
+                named = _plain(addresses[number]) in (_plain(recipient.original), _plain(recipient.final))
                 found.setdefault(number, Report(number, attrs.evolve(outcome, suppress=outcome.suppress and named)))
         return [*found.values()]
 
@@ -177,11 +177,12 @@ def _complaint(report: Feedback) -> Complained:
 
 
 def _plain(address: str) -> str:
-    """An address in the form in which it is compared: lower case, with an internationalized domain as A-labels (6533 §3 has both)."""
+    """An address in the form in which it is compared: lower case, quoted if needed, the domain with A-labels (6533 §3)."""
     if not address.isascii():
         with contextlib.suppress(AddressError):
             return parse_mailbox(address).address.lower()
-    return address.strip().lower()
+    local, at, domain = address.strip().rpartition("@")
+    return f"{quoted_if_dotted(local)}{at}{domain}".lower()
 
 
 def _clean(text: str) -> str:

@@ -12,6 +12,8 @@ import attrs
 import idna
 from publicsuffixlist import PublicSuffixList
 
+from mailsvc.mail.address import quoted_if_dotted
+
 LENGTH_MAX = 253  # characters; 1035 §2.3.4 allows 255 bytes including the lengths of labels and the root
 SENDING_LENGTH_MAX = 189  # leaves room for our longest labels: a return path, or a selector and _domainkey
 
@@ -108,8 +110,11 @@ def shown(name: str) -> str:
 
 
 def ascii_domain(text: str) -> str:
-    """A text that people search for: the domain of an address in it as it is stored, with A-labels."""
+    """A text that people search for: an address in it as it is stored, its domain with A-labels."""
     local, at, domain = text.rpartition("@")
+    if at and not local.endswith('"') and (".." in local or local.endswith(".")):
+        local += '"'  # it is stored in quotes, but the text may begin in the middle of it
+        text = local + at + domain
     try:
         return text if domain.isascii() else local + at + _ascii(domain.lower())
     except NotADomain:
@@ -117,8 +122,9 @@ def ascii_domain(text: str) -> str:
 
 
 def typed_address(text: str) -> str:
-    """An email address that somebody typed, as those of users are stored: in lower case, its domain with A-labels."""
-    return ascii_domain(text.lower()) if "@" in text else text.lower()
+    """An email address that somebody typed, as those of users are stored: in lower case, quoted if needed, its domain with A-labels."""
+    local, at, domain = text.lower().rpartition("@")
+    return ascii_domain(quoted_if_dotted(local) + at + domain) if at else domain
 
 
 def searched(text: str, separators: str = " ,;") -> str:

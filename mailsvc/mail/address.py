@@ -22,9 +22,10 @@ _TEXT_LIMIT = 2 * NAME_LIMIT + ADDRESS_LIMIT + 16  # with every character of the
 
 _ATEXT = r"a-zA-Z0-9!#$%&'*+/=?^_`{|}~\-"
 _BEYOND = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"  # 6531 §3.3, without C1 controls, line separators, surrogates
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"  # no host name has _, but some domains with mailboxes do
 
 _DOT_ATOM = re.compile(rf"[{_ATEXT}{_BEYOND}]++(?>(?:\.[{_ATEXT}{_BEYOND}]++)*)")
+_DOTTED = re.compile(rf"[{_ATEXT}.{_BEYOND}]++")  # with dots anywhere
 _QUOTED = re.compile(rf'"(?>(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*)"')  # 5321 §4.1.2 Quoted-string
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -32,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # Hot path of parse_mailbox, in one match: no quoting, no Unicode, no A-label, no reserved domain.
 _COMMON = re.compile(
     rf"(?:([A-Za-z0-9][A-Za-z0-9 .!#$&'*+/_-]*+)<)?([{_ATEXT}]{{1,64}}(?:\.[{_ATEXT}]+)*)@"
-    r"((?:(?!..--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!(?:arpa|invalid|local|localhost|onion)>?$)[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(>?)",
+    rf"((?:(?!..--){_LABEL}\.)+(?!(?:arpa|invalid|local|localhost|onion)>?$)[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?)(>?)",
     re.IGNORECASE,
 )
 _NAMED = re.compile(r'(?P<name>"(?>(?:[^"\\]|\\.)*)" *+|[^<>]*)<(?P<address>(?>(?:"(?>(?:[^"\\]|\\.)*)"|[^<>"])+))>')
@@ -51,6 +52,11 @@ class NeedsSmtputf8(AddressError):
 def _size(text: str) -> int:
     """Returns the number of bytes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def quoted_if_dotted(local: str) -> str:
+    """Quotes a local part whose dots are only valid in quotes (5321 §4.1.2). Such mailboxes exist, and are written without quotes."""
+    return f'"{local}"' if _DOTTED.fullmatch(local) and not _DOT_ATOM.fullmatch(local) else local
 
 
 def _valid_local(_: object, __: object, local: str) -> None:
@@ -148,6 +154,11 @@ def _display_name(written: str) -> str:
 def _bare(name: str, text: str) -> Mailbox:
     if text.startswith("(") or text.endswith(")"):
         raise AddressError("Comments in parentheses are not supported in an address.")
+    common = _COMMON.fullmatch(text)
+    if common is not None and not common[1] and not common[4]:  # email_validator refuses domains with _
+        return Mailbox(name, common[2], common[3].lower())
+    local, at, domain = text.rpartition("@")
+    text = f"{quoted_if_dotted(local)}{at}{domain}"
     try:
         valid = validate_email(
             text,
@@ -219,7 +230,7 @@ _PLAIN_PATH = re.compile(
 _PATH = re.compile(
     r" ?<(?>(?:@[a-zA-Z0-9.,@-]*+:)?)"  # a source route is ignored
     rf'(?P<local>[{_ATEXT}.{_BEYOND}]++|"(?>(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*)")'
-    rf"(?>(?:@(?P<domain>\[[!-Z^-~]*+\]|[a-zA-Z0-9.{_BEYOND}-]++))?)>"
+    rf"(?>(?:@(?P<domain>\[[!-Z^-~]*+\]|[a-zA-Z0-9._{_BEYOND}-]++))?)>"
 )
 
 
@@ -268,6 +279,7 @@ def _split_path(text: bytes) -> tuple[bytes, bytes]:
 
 
 def _checked_path(local: str, domain: str | None) -> Path:
+    local = quoted_if_dotted(local)
     _valid_local(None, None, local)
     if domain is None:
         if local.lower() != "postmaster":  # 5321 §4.1.1.3: the only one that needs no domain

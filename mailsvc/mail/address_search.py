@@ -15,6 +15,7 @@ import attrs
 import idna
 
 from mailsvc.mail import charset, encoded_word, mime
+from mailsvc.mail.address import quoted_if_dotted
 from mailsvc.mail.header import split_message
 
 T = TypeVar("T", str, bytes)
@@ -54,11 +55,18 @@ class Address:
     @property
     def anywhere(self) -> str:
         """The forms of the address, also within longer ones. To be used without regard to case, like `expression`."""
-        return f"{_forms(self._local)}{_special('@')}(?:{'|'.join(_forms(domain) for domain in self._domains)})"
+        return f"{self._local_forms}{_special('@')}(?:{'|'.join(_forms(domain) for domain in self._domains)})"
 
     @property
     def expression(self) -> str:
         return f"{_BEFORE}{self.anywhere}{_AFTER}"
+
+    @property
+    def _local_forms(self) -> str:
+        """With quotes as the address has them, and without if others write it so."""
+        inner = self._local.strip('"')
+        without = f"|{_forms(inner)}" if self._local == quoted_if_dotted(inner) != inner else ""
+        return f"(?:{_forms(self._local)}{without})"
 
     @property
     def _local(self) -> str:

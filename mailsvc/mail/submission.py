@@ -170,6 +170,8 @@ def _sender(fields: Sequence[bytes]) -> Mailbox:
         mailbox = _author(text)
         if "\ufffd" in mailbox.local:
             raise AddressError("The part before the @ is not valid UTF-8.")
+        if mailbox.local[0] == '"' and text[text.rindex("@") - 1] != '"':  # the header is sent as it is, and receivers are strict about it
+            raise AddressError("The part before the @ must be in quotes because of its dots.")
         return mailbox
     except AddressError as error:
         raise Unfit("from", f"The From header is not one address: {error}") from None

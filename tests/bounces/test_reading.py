@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mailsvc.bounces import reading
 from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, report, text_bounce
+from mailsvc.outcome import Bounced
 
 SAMPLES = Path(__file__).with_name("samples")
 
@@ -141,6 +142,8 @@ def test_recipients_are_matched_by_address() -> None:
     assert numbers("qmail", "x@example.org") == [], "two are named, neither of them known"
     assert numbers("utf8", "x@example.org", "jürgen@xn--bcher-kva.example") == [1]
     assert numbers("x400", "x@example.org", "rita@example.org") == [1]
+    [found] = reading.read(sample("postfix").replace(b"rita@", b"rita..@")).reports(["x@example.org", '"rita.."@example.org'])
+    assert found.recipient == 1 and isinstance(found.outcome, Bounced) and found.outcome.suppress
     assert numbers("arf", "x@example.org", "rita@example.org") == [1]
     assert numbers("arf-redacted", "rita@example.org") == [0]
     assert numbers("arf-redacted", "rita@example.org", "karl@example.org") == []

@@ -119,6 +119,8 @@ def test_names_relative_to_the_zone(name: str, domain: str, relative: str) -> No
         ("a@bücher.example, b@BÜCHER.example;c@x.example", "a@xn--bcher-kva.example, b@xn--bcher-kva.example;c@x.example"),
         ("@bücher.example", "@xn--bcher-kva.example"),
         ("bücher.example", "xn--bcher-kva.example"),
+        ("a..b@docomo.ne.jp", 'a..b"@docomo.ne.jp'),  # part of "a..b"@docomo.ne.jp
+        ('"a..b"@docomo.ne.jp, a.@b.example', '"a..b"@docomo.ne.jp, a."@b.example'),
         ("Grüße", "Grüße"),  # a subject
         ("Émile Zola", "Émile Zola"),
         ("Preise für a.b", "Preise für a.b"),
@@ -140,7 +142,13 @@ def test_any_text_is_a_name_or_an_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "stored"),
-    [("Zoe@BÜCHER.example", "zoe@xn--bcher-kva.example"), ("Zoe@Example.net", "zoe@example.net"), ("Bücher", "bücher"), ("@", "@")],
+    [
+        ("Zoe@BÜCHER.example", "zoe@xn--bcher-kva.example"),
+        ("Zoe@Example.net", "zoe@example.net"),
+        ("Bücher", "bücher"),
+        ("@", "@"),
+        ("A..b@x.example", '"a..b"@x.example'),
+    ],
 )
 def test_a_typed_address_is_as_it_is_stored(text: str, stored: str) -> None:
     assert names.typed_address(text) == stored

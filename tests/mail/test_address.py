@@ -43,6 +43,11 @@ from mailsvc.mail.address import AddressError, Mailbox, NeedsSmtputf8, Path, par
         ('"a b"@b.example', "", '"a b"@b.example'),
         ('"a@x"@b.example', "", '"a@x"@b.example'),
         ('Name <"a<b"@b.example>', "Name", '"a<b"@b.example'),
+        ("a..b@docomo.ne.jp", "", '"a..b"@docomo.ne.jp'),
+        ("Name <.a@docomo.ne.jp>", "Name", '".a"@docomo.ne.jp'),
+        ("a.@docomo.ne.jp", "", '"a."@docomo.ne.jp'),
+        ("Jürgen <a@b_c.Example>", "Jürgen", "a@b_c.example"),
+        ("_@_b.c_.example", "", "_@_b.c_.example"),
         ("x" * 64 + "@b.example", "", "x" * 64 + "@b.example"),
         ("n" * 255 + " <a@b.example>", "n" * 255, "a@b.example"),
     ],
@@ -89,9 +94,10 @@ def test_a_unicode_local_part_is_kept_and_flagged() -> None:
         ("a@[127.0.0.1]", "bracket"),
         ("a@1.2.3.4", "full domain"),
         ("a@b..example", "period"),
-        (".a@b.example", "period"),
+        (".a@", "after the @"),
+        ("x" * 62 + "..y@b.example", "longer"),
         ("a@-b.example", "hyphen"),
-        ("a@b_c.example", "@"),
+        ("a@b.exam_ple", "@"),
         ("a@ab--cd.example", "dashes"),
         ("@b.example", "@"),
         ("a", "@"),
@@ -107,10 +113,12 @@ def test_invalid_mailboxes_are_refused_with_a_reason(written: str, word: str) ->
         parse_mailbox(written)
 
 
-@given(st.from_regex(r"[a-zA-Z0-9.+_'-]{1,70}@[a-zA-Z0-9.-]{1,40}\.[a-zA-Z]{1,5}", fullmatch=True))
+@given(st.from_regex(r"[a-zA-Z0-9.+_'-]{1,62}@[a-zA-Z0-9.-]{1,40}\.[a-zA-Z]{1,5}", fullmatch=True))
 def test_the_hot_path_agrees_with_email_validator(text: str) -> None:
+    local, _, domain = text.partition("@")
+    quoted = text if all(local.split(".")) else f'"{local}"@{domain}'
     try:
-        expected = validate_email(text, check_deliverability=False, test_environment=True).normalized
+        expected = validate_email(quoted, check_deliverability=False, test_environment=True, allow_quoted_local=True).normalized
     except EmailNotValidError:
         expected = None
     assert _address_or_none(text) == expected
@@ -195,6 +203,9 @@ def test_names_are_parsed_in_linear_time() -> None:
         (b'<"\\a"@d.example>', Path("a", "d.example"), b""),
         (b'<"\\a b\\\\c"@d.example>', Path('"a b\\\\c"', "d.example"), b""),
         (b'<"a..b"@d.example>', Path('"a..b"', "d.example"), b""),
+        (b"<a..b@d.example>", Path('"a..b"', "d.example"), b""),
+        (b"<.a@d.example> NOTIFY=NEVER", Path('".a"', "d.example"), b"NOTIFY=NEVER"),
+        (b"<a.@d_e.Example>", Path('"a."', "d_e.example"), b""),
         (b"<a@[127.0.0.1]>", Path("a", "[127.0.0.1]"), b""),
         (b"<a@[IPv6:::1]>", Path("a", "[IPv6:::1]"), b""),
         (b"<a@[ipv6:0:0:0:0:0:0:0:1]>", Path("a", "[IPv6:::1]"), b""),
@@ -235,10 +246,8 @@ def test_paths_are_parsed(text: bytes, path: Path, rest: bytes, smtputf8: bool) 
         b"<a@.example>",
         b"<a@b.example.>",
         b"<a@-b.example>",
-        b"<.a@b.example>",
-        b"<a.@b.example>",
-        b"<a..b@b.example>",
-        b"<a@b_c.example>",
+        b"<a..b>",
+        b"<" + b"x" * 62 + b"..y@b.example>",
         b"<a@b.example,c@d.example>",
         b'<"a\nRCPT TO:<x@y>\n"@x.example>',
         b'<"a\rb"@x.example>',

@@ -31,6 +31,7 @@ NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
         (b'"Me, Myself" <me@example.com>\r\n (work)', "me@example.com"),
         (b"Me\r\n <me@example.com>", "me@example.com"),
         (b'"a@elsewhere.example" <me@example.com>', "me@example.com"),
+        (b'A <"a..b"@example.com>', '"a..b"@example.com'),
     ],
 )
 def test_the_author_is_parsed(value: bytes, address: str) -> None:
@@ -46,6 +47,8 @@ def test_the_author_is_parsed(value: bytes, address: str) -> None:
         ME + b"FROM: other@example.com\r\n",
         ME + b"From : other@elsewhere.example\r\n",
         b"From: a@example.com, b@elsewhere.example\r\n",
+        b"From: a..b@example.com\r\n",
+        b'From: "A" <.a@example.com>\r\n',
         b"From: a@example.com b@elsewhere.example\r\n",
         b"From: <a@example.com> <b@elsewhere.example>\r\n",
         b"From: a@example.com <b@elsewhere.example\r\n",
