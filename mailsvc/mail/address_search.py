@@ -157,6 +157,8 @@ def _special(character: str) -> str:
     forms = ["".join(f"{sign}{octet:02x}" for octet in encoded) for sign in ("%", "=", r"\+")]
     forms += [rf"&#0{{0,5}}{ord(character)};", rf"&#x0{{0,5}}{ord(character):x};"]
     forms += ["".join(rf"\\u{unit:04x}" for unit in _utf_16(character)), rf"\\x\{{{ord(character):x}\}}"]
+    if character == '"':
+        forms += ['\\\\"', "&quot;"]
     if not character.isascii():
         latin = encoded.decode("latin-1")
         forms += ["".join(_literal(each) for each in latin)]

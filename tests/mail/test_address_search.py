@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
 import quopri
 from email.message import EmailMessage
 from time import process_time
@@ -63,6 +65,16 @@ def test_a_domain_is_found_in_both_forms() -> None:
         search = Search(Address(written))
         assert search.in_text("<jürg@bücher.example>") and search.in_text("JÜRG@XN--BCHER-KVA.example")
         assert search.in_text(quote("jürg@bücher.example")) and search.in_bytes("jürg@bücher.example".encode())
+
+
+@pytest.mark.parametrize("address", ['"a b"@x.example', '"a..b"@x.example'])
+def test_quotes_are_found_in_json_and_html(address: str) -> None:
+    search = Search(Address(address))
+    for text in (address, json.dumps([address]), html.escape(address), f"&lt;{address.replace(chr(34), '&#34;')}&gt;", quote(address)):
+        assert search.in_text(text)
+        assert "a" not in search.blank(text.encode()).decode().replace("&amp;", "")
+    assert search.in_text(address.replace('"', "")) == (".." in address)  # a header that was submitted can have it without quotes
+    assert json.loads(search.blank(b'["a..b@x.example"]'))  # the quotes of JSON stay
 
 
 def messages() -> list[bytes]:
