@@ -42,6 +42,8 @@ _NOT_SHOWN = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f]"
 )  # obs-unstruct allows control characters (5322 §4.1): sent unchanged, not displayed
 _FOLD = re.compile(r"\r\n(?=[ \t])")
+_SENDERS = (b"sender", b"resent-from", b"resent-sender")  # readers may show these as who sent it; 5322 §3.6.2, §3.6.6
+_SENDERS_MOST = 20  # addresses in them that are compared
 _NAMED_MOST = 1000  # addresses in a header that are read for display
 _INTERNATIONAL_MOST = 30  # of them with an internationalized domain: each takes up to a millisecond
 
@@ -126,6 +128,22 @@ def read(head: bytes) -> Submitted:
 def lines(head: bytes) -> list[tuple[str, bytes]]:
     """Returns the fields of a header block that `read` accepted: the name in lower case, and the whole field with its CRLF."""
     return [(name.decode("ascii").lower(), line) for line, name, _ in header.split_fields(head)]
+
+
+def other_sender(mail: Submitted) -> str | None:
+    """Returns the name of a field besides From that has a sender outside of the domain of From, or that cannot be read."""
+    items = [(name, item) for _, name, raw in header.split_fields(mail.kept) if name.lower() in _SENDERS for item in _items(_unfolded(raw))]
+    for number, (name, item) in enumerate(items):
+        if number >= _SENDERS_MOST or (item and _domain(item) != mail.sender.domain):
+            return name.decode("ascii")
+    return None
+
+
+def _domain(item: str) -> str | None:
+    try:
+        return parse_mailbox(item).domain
+    except AddressError:
+        return None
 
 
 def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:

@@ -48,6 +48,9 @@ class Submissions:
         """The reply to the message. Positive only after the commit."""
         try:
             mail = submission.read(arrived.head)
+            other = submission.other_sender(mail) if caller.domain_id is not None else None
+            if other is not None:
+                raise Unfit("from", f"This API key cannot send with an address of another domain in the {other} header.")
             await self._check(mail, arrived)
             email = self._email(session, envelope, mail, arrived)
             key = await self._key(envelope, mail, arrived)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
+from uuid import UUID
 
 import attrs
 import pytest
@@ -26,7 +27,8 @@ from mailsvc.smtp.server.session import Envelope, Recipient
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.spooled import PIECE, Spooled
 from mailsvc.store.mail.values import IN_FILE, in_memory
-from tests.relay.harness import ME, RelayRig
+from mailsvc.store.people.api_keys import digest
+from tests.relay.harness import ME, TOKEN, RelayRig
 
 
 def content(email: Incoming) -> AsReceived:
@@ -144,6 +146,30 @@ def test_invalid_messages_are_refused(message: bytes, reply: str) -> None:
     assert client.mail(message).startswith(reply)
     assert not rig.intake.emails and rig.budget.used == 0
     assert client.mail(ME + b"\r\nx\r\n").startswith("250")
+
+
+@pytest.mark.parametrize(
+    ("field", "refused"),
+    [
+        (b"Sender: Boss <boss@elsewhere.example>", True),
+        (b'sender : "boss@example.com" <boss@elsewhere.example>', True),
+        (b"Sender: boss", True),
+        (b"Resent-From: a@example.com,\r\n b@elsewhere.example", True),
+        (b"Resent-Sender: b@news.example.com", True),
+        (b"Resent-From: " + b"a@example.com," * 21, True),
+        (b"Sender: Boss (b@elsewhere.example) <boss@EXAMPLE.com>", False),
+        (b"Sender:\r\nResent-From: a@example.com, b@example.com", False),
+        (b"Reply-To: b@elsewhere.example", False),
+    ],
+)
+def test_a_key_for_one_domain_sends_in_no_other_name(field: bytes, refused: bool) -> None:
+    rig = RelayRig()
+    client = rig.logged_in()
+    message = ME + field + b"\r\n\r\nx\r\n"
+    assert client.mail(message).startswith("250")
+    rig.keys.callers[digest(TOKEN)] = attrs.evolve(rig.keys.callers[digest(TOKEN)], domain_id=UUID(int=9))
+    reply = f"550 5.7.1 This API key cannot send with an address of another domain in the {field.split(b':')[0].strip().decode()} header."
+    assert client.mail(message).startswith(reply if refused else "250")
 
 
 LARGE = ME + b"Subject: large\r\n\r\n" + (b"x" * 998 + b"\r\n") * 4000
