@@ -41,6 +41,7 @@ class Budget:
         self._opening, self._sending = Meter(), Meter()
         self._waiting: OrderedDict[Wake, None] = OrderedDict()
         self.open = 0
+        self._waking = False
 
     @property
     def _share(self) -> int:
@@ -99,12 +100,20 @@ class Budget:
     def give_back(self) -> None:
         """A connection is gone. Those that wait are woken in order, until one takes its place."""
         self.open -= 1
-        for _ in range(len(self._waiting)):
-            before = self.open
-            wake, _ = self._waiting.popitem(last=False)
-            wake()
-            if self.open > before:
-                return
+        if self._waking:  # called by one that was woken and has failed already; the loop below continues with the next
+            return
+        self._waking = True
+        try:
+            for _ in range(len(self._waiting)):
+                if not self._waiting:  # one that was woken ended the wait of others
+                    break
+                before = self.open
+                wake, _ = self._waiting.popitem(last=False)
+                wake()
+                if self.open > before:
+                    return
+        finally:
+            self._waking = False
 
     def wait(self, wake: Wake) -> None:
         """Call `wake` once when a connection is given back."""

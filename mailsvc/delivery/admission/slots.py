@@ -26,6 +26,7 @@ class Slots:
         self._idle: OrderedDict[Wake, None] = OrderedDict()
         self._trials: OrderedDict[Wake, float] = OrderedDict()
         self._timer: Any = None
+        self._waking = False
 
     @property
     def waiting(self) -> int:
@@ -59,6 +60,17 @@ class Slots:
     def give_back(self) -> None:
         """A connection is gone. Those that wait are woken in order, each at most once, until one takes the slot."""
         self.taken -= 1
+        if self._waking:  # called by one that was woken and has failed already; the loop below continues with the next
+            return
+        self._waking, before = True, self.taken + 1
+        try:
+            while self.taken < before:
+                before = self.taken
+                self._wake()
+        finally:
+            self._waking = False
+
+    def _wake(self) -> None:
         for queue in (self._transactional, self._bulk):
             for _ in range(len(queue)):
                 if not queue:

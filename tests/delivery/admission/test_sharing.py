@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from mailsvc.delivery.admission.budget import Budget
 from mailsvc.delivery.admission.health import Healths
 from mailsvc.delivery.admission.memory import RecentMessages
 from mailsvc.delivery.admission.slots import Slots
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.shaping import Limits
 from mailsvc.delivery.transaction import AccountTurns, Transaction, from_rows
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.spooled import Spooled
@@ -116,6 +121,43 @@ def test_those_that_wait_are_woken_in_order_until_one_takes_the_slot() -> None:
     slots.give_back()
     assert woken == ["first, which needs none any more", "second"]
     assert slots.taken == 1
+
+
+@pytest.mark.parametrize("make", [lambda: Slots(1), lambda: Budget(Clock(), Limits(connections=1), lambda: 1, lambda: None)])
+def test_more_can_wait_than_the_stack_is_deep(make: Callable[[], Slots | Budget]) -> None:
+    """Each of them fails at once, as where no host has an address that mail may be sent to."""
+    sharing, woken, count = make(), list[int](), 2 * sys.getrecursionlimit()
+
+    def fail(which: int) -> None:
+        sharing.take()
+        woken.append(which)
+        sharing.give_back()
+
+    sharing.take()
+    for each in range(count):
+        wait(sharing, partial(fail, each))
+    sharing.give_back()
+    assert woken == list(range(count))
+    assert (sharing.open if isinstance(sharing, Budget) else sharing.taken) == 0
+
+
+@pytest.mark.parametrize("make", [lambda: Slots(1), lambda: Budget(Clock(), Limits(connections=1), lambda: 1, lambda: None)])
+def test_one_that_is_woken_may_end_the_wait_of_all(make: Callable[[], Slots | Budget]) -> None:
+    """As when it finds that no source address may send to the provider."""
+    sharing, woken = make(), list[int]()
+    wakes = [lambda: (woken.append(1), [sharing.stop_waiting(each) for each in wakes]), lambda: woken.append(2)]
+    sharing.take()
+    for wake in wakes:
+        wait(sharing, wake)
+    sharing.give_back()
+    assert woken == [1]
+
+
+def wait(sharing: Slots | Budget, wake: Callable[[], object]) -> None:
+    if isinstance(sharing, Slots):
+        sharing.wait(wake, transactional=True)  # type: ignore[arg-type]
+    else:
+        sharing.wait(wake)  # type: ignore[arg-type]
 
 
 def test_connections_grow_with_success_and_shrink_with_failure() -> None:
