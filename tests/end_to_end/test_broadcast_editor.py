@@ -148,6 +148,7 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     frame = page.frame_locator("#frame")
     tests: list[str] = []
     page.on("request", lambda request: tests.append(request.url) if request.url.endswith("/test") else None)
+    pages = page.evaluate("history.length")
     page.get_by_label("As contact").fill("ada@example.net")
     page.get_by_label("As contact").press("Enter")
     expect(frame.get_by_text("Dear Ada, your plan is gold")).to_be_visible()
@@ -158,6 +159,8 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     expect(frame.locator("pre")).to_contain_text("Dear Ada, your plan is gold")
     page.get_by_label("Desktop").check()
     page.get_by_role("button", name="Preview").click()
+    expect(frame.get_by_text("Dear Ada, your plan is gold")).to_be_visible()
+    assert page.evaluate("history.length") == pages  # Back leaves the page
 
     page.get_by_role("button", name="Send a test").dblclick()
     expect(page.locator("#tested")).to_contain_text("Sent to ")

@@ -142,7 +142,8 @@ async function show() {
   const frame = byId("frame"), { view, contact } = byId("preview").elements;
   frame.hidden = false;
   frame.dataset.view = view.value;
-  frame.src = `${path}/preview?${new URLSearchParams({ view: view.value, contact: contact.value, at: Date.now() })}`;
+  // Replaced, so that Back leaves the page instead of showing an earlier preview.
+  frame.contentWindow.location.replace(`${path}/preview?${new URLSearchParams({ view: view.value, contact: contact.value, at: Date.now() })}`);
 }
 document.addEventListener("click", (event) => { if (event.target.id === "show") show(); });
 document.addEventListener("keydown", (event) => {  // else, the Enter key sends a test
