@@ -56,6 +56,5 @@ def before_expiry(wanted: datetime, now: datetime, expires_at: datetime) -> date
 
 
 def hold_seconds(failures: int, first: float, longest: float, random: Random, jitter: float = 0.2) -> float:
-    """How long a destination is held after so many failures in a row: at most `longest`, however it varies."""
-    seconds = min(longest, first * 2.0 ** min(failures - 1, 30))
-    return min(longest, seconds * (1 + jitter * (2 * random() - 1)))
+    """How long a destination is held after so many failures in a row: varied, and never longer than `longest`."""
+    return min(longest / (1 + jitter), first * 2.0 ** min(failures - 1, 30)) * (1 + jitter * (2 * random() - 1))

@@ -67,7 +67,8 @@ class Request(server.Request):
         self.site = self.channel.site
         self.method, self.uri, self.clientproto = method, target, version
         origin_form, host = _parts(target)
-        if host is not None and len(self.requestHeaders.getRawHeaders(b"host") or []) == (version == b"HTTP/1.1"):  # otherwise, refused
+        hosts = len(self.requestHeaders.getRawHeaders(b"host", []))
+        if host is not None and (hosts == 1 or (hosts == 0 and version != b"HTTP/1.1")):  # others are refused
             self.requestHeaders.setRawHeaders(b"host", [host])
         path, _, query = origin_form.partition(b"?")
         self.path = path.rstrip(b"/") or b"/"

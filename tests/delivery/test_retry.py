@@ -65,3 +65,4 @@ def test_holds_grow_with_failures_up_to_a_limit(failures: int, random: float) ->
     seconds = hold_seconds(failures, 60, 1800, lambda: random)
     assert 48 <= seconds <= 1800
     assert hold_seconds(failures + 1, 60, 1800, lambda: 0.5) >= hold_seconds(failures, 60, 1800, lambda: 0.5)
+    assert hold_seconds(1000, 60, 1800, lambda: 0.9) < 1800  # they vary at the limit, too

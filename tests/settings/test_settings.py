@@ -153,7 +153,7 @@ def test_no_setting_has_the_name_of_such_a_variable():
             "The setting delivery.nameservers is a list; expected IP addresses, such as 127.0.0.1 or 127.0.0.1:5353: 'ns.example'",
         ),
         ("sender = 'Example <no-reply@localhost>'", "The setting sender is 'Example <no-reply@localhost>'; expected an email address: The"),
-        ("[smtp]\npostmaster = 'a..b@example.com'", "The setting smtp.postmaster is 'a..b@example.com'; expected an email address: An"),
+        ("[smtp]\npostmaster = 'a.b@-example.com'", "The setting smtp.postmaster is 'a.b@-example.com'; expected an email address: An"),
         ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more durations in seconds"),
         ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
         ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, webhooks, domains."),

@@ -95,9 +95,12 @@ def test_a_link_leads_to_its_target_and_is_recorded(host: str) -> None:
     assert (seen.tracked.account_id, seen.tracked.email_id, seen.at) == (ACCOUNT, EMAIL, NOW)
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize(("target", "host", "status"), [(HOST, "other.example.com", 302), ("other.example.com", HOST, 404)])
-def test_the_host_of_an_absolute_target_counts(target: str, host: str, status: int) -> None:
-    assert Links.make().request(f"http://{target}/c/{token()}", host=host).status == status
+def test_the_host_of_an_absolute_target_counts(target: str, host: str, status: int, version: str) -> None:
+    connection = Links.make().rig.connect("192.0.2.1")
+    connection.send(f"GET http://{target}/c/{token()} HTTP/{version}\r\nHost: {host}\r\n\r\n".encode())
+    assert [response.status for response in connection.responses()] == [status]
 
 
 def test_the_pixel() -> None:
