@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -106,18 +106,22 @@ def status() -> Iterator[list[int]]:
     server.server_close()
 
 
-def healthy(port: int, roles: list[str], control: Path) -> int:
+def healthy(port: int, roles: str, control: Path) -> int:
     script = (ROOT / "etc/container/health").read_text().replace("PORT = 8025", f"PORT = {port}")
-    environment = {"MAILSVC_ROLES": json.dumps(roles), "MAILSVC_CONTROL__SOCKET": str(control)}
+    environment = {"MAILSVC_ROLES": roles, "MAILSVC_CONTROL__SOCKET": str(control)}
     return subprocess.run([sys.executable, "-"], input=script, text=True, env=environment, capture_output=True, check=False).returncode
 
 
 def test_the_health_check_follows_readyz_or_the_control_socket(status: list[int], tmp_path: Path) -> None:
     port, nowhere = status[1], tmp_path / "nowhere"
-    assert healthy(port, ["http"], nowhere) == 0
+    assert healthy(port, '["http"]', nowhere) == 0
     status[0] = 503
-    assert healthy(port, ["http", "delivery"], nowhere) == 1
-    assert healthy(port, ["delivery"], nowhere) == 1
+    assert healthy(port, '["http", "delivery"]', nowhere) == 1
+    assert healthy(port, '["delivery"]', nowhere) == 1
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(tmp_path / "control"))
+        control.listen()
+        assert healthy(port, "['delivery',]", tmp_path / "control") == 0  # written as in TOML
 
 
 def test_the_container_waits_for_settings_and_certificate(tmp_path: Path) -> None:
