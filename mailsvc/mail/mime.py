@@ -103,6 +103,8 @@ def parse(message: bytes) -> Parsed:
         content = _decoded(leaf)
         defects += _defects(leaf, filename or kind or "text/plain", kind_parameters.get("charset", ""))
         body = "html" if kind == "text/html" else "text" if kind in ("text/plain", "") else None
+        if body == "text" and "html" in bodies and leaf.value("content-id"):
+            body = None  # a file that the HTML names (2387): as an alternative, the text comes before it (2046 §5.1.4)
         if body and body not in bodies and filename is None and disposition != "attachment":
             bodies[body] = charset.decode(content, kind_parameters.get("charset", "")).replace("\r\n", "\n")
         else:
