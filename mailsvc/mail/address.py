@@ -38,6 +38,7 @@ _COMMON = re.compile(
 )
 _NAMED = re.compile(r'(?P<name>"(?>(?:[^"\\]|\\.)*)" *+|[^<>]*)<(?P<address>(?>(?:"(?>(?:[^"\\]|\\.)*)"|[^<>"])+))>')
 _QUOTED_NAME = re.compile(r'"(?>(?:[^"\\]|\\.)*)"')
+_WORDS = re.compile(r'"(?>(?:[^"\\]|\\.)*)"?|[^"]++')  # of a name; a closing quote can be missing
 _SPECIAL = re.compile(r'[<>@,;:"\\]|=\?')  # a name with any of these is displayed in quotes
 
 
@@ -141,14 +142,22 @@ def _why_not_named(text: str) -> str:
 
 
 def _display_name(written: str) -> str:
-    """Decodes quotes and encoded words (RFC 2047)."""
+    """Decodes quotes and encoded words (RFC 2047). Quotes within a name are part of it, as in Jane "JD" Doe."""
     if _QUOTED_NAME.fullmatch(written):
-        return re.sub(r"\\(.)", r"\1", written[1:-1])
+        return _unquoted(written)
     if written.count('"') % 2:
         raise AddressError("The display name has unmatched quotes.")
     if "@" in written and "," in written:
         raise AddressError("This is more than one address; list each separately.")
-    return encoded_word.decode(written) if "=?" in written else written
+    if "=?" in written:
+        return encoded_word.decode(written)
+    if not written.startswith('"'):
+        return written
+    return "".join([_unquoted(word) if word.startswith('"') else word for word in _WORDS.findall(written)])  # 5322 §3.2.5 phrase
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:].removesuffix('"'))
 
 
 def _bare(name: str, text: str) -> Mailbox:
@@ -295,7 +304,7 @@ def _least_quoted(local: str) -> str:
     """The shortest form of the same local part (5321 §4.1.2): the suppression list knows an address in this form."""
     if not local.startswith('"'):
         return local
-    text = re.sub(r"\\(.)", r"\1", local[1:-1])
+    text = _unquoted(local)
     return text if _DOT_ATOM.fullmatch(text) else '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
