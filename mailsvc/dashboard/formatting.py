@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mailsvc.domains import names
+from mailsvc.mail.address import quoted_if_dotted
 from mailsvc.store.mail.search import ENGAGED, Found
 from mailsvc.units import size, span
 
@@ -106,12 +107,23 @@ def number(count: int) -> str:
 
 
 def in_unicode(text: str) -> str:
-    """A domain, an address or a mailbox ("Name <address>") with its domain in Unicode."""
-    if "xn--" not in text:
+    """A domain, an address or a mailbox ("Name <address>") with its domain in Unicode, and without quotes that only dots need.
+
+    It can also be the value of a field: browsers accept no quotes in an address.
+    """
+    if "xn--" not in text and '"@' not in text:
         return text
     local, at, domain = text.rpartition("@")
     name = domain.removesuffix(">")
-    return f"{local}{at}{names.shown(name)}{domain[len(name) :]}"
+    return f"{_without_quotes(local)}{at}{names.shown(name)}{domain[len(name) :]}"
+
+
+def _without_quotes(local: str) -> str:
+    """The text before the @ of an address or a mailbox."""
+    start = local.rfind('"', 0, -1)
+    inner = local[start + 1 : -1]
+    dotted = start >= 0 and local[max(start - 1, 0) : start] in ("", "<") and quoted_if_dotted(inner) == local[start:]
+    return local[:start] + inner if dotted else local
 
 
 def address(text: str) -> Markup:

@@ -56,9 +56,15 @@ def found(recipients: int, outcomes: Mapping[str, int], last_event: str) -> Foun
         ("Ann <ann@mail.xn--bcher-kva.example>", "Ann <ann@mail.bücher.example>"),
         ("xn--bcher-kva@example.com", "xn--bcher-kva@example.com"),  # not a domain
         ("ann@xn--.example", "ann@xn--.example"),  # not valid
+        ('"a..b"@xn--bcher-kva.example', "a..b@bücher.example"),
+        ('"Doe, Ann" <".a"@docomo.example>', '"Doe, Ann" <.a@docomo.example>'),
+        ('"a b"@docomo.example', '"a b"@docomo.example'),
+        (r'"x\"..b"@docomo.example', r'"x\"..b"@docomo.example'),
+        ('x "', 'x "'),
+        ('"@', '"@'),
     ],
 )
-def test_domains_are_shown_in_unicode(text: str, expected: str) -> None:
+def test_domains_and_addresses_are_shown_as_people_write_them(text: str, expected: str) -> None:
     assert in_unicode(text) == expected
 
 
