@@ -374,6 +374,8 @@ def _arguments(target: Target, name: str, limits: Limits) -> dict[str, Any]:
         "lock_timeout": f"{limits.lock * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{limits.idle_in_transaction * 1000:.0f}",
         "synchronous_commit": "on",
+        "default_transaction_isolation": r"read\ committed",  # a statement sees what the former holder of a lock committed
+        "standard_conforming_strings": "on",
         "jit": "off",  # statements are short: compiling one takes a thousand times as long as running it
         "TimeZone": "UTC",
         "bytea_output": "hex",
