@@ -108,9 +108,12 @@ class Suppressions:
         now = self._now()
 
         async def put(tx: Transaction) -> list[Suppression]:
-            await add(tx, account_id, emails, origin, now, reason=reason)
             await write(tx, lines, now.timestamp())
-            return [_suppression(row) for row in await tx.rows(NAMED, (list(emails), account_id))]
+            rows: Sequence[Row] = ()
+            while len(rows) < len(emails):  # again if somebody removed an existing entry between the two statements
+                await add(tx, account_id, emails, origin, now, reason=reason)
+                rows = await tx.rows(NAMED, (list(emails), account_id))
+            return [_suppression(row) for row in rows]
 
         return await self._pool.transact(put)
 

@@ -10,7 +10,7 @@ import pytest_twisted
 
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.store.events.async_bounces import AsyncBounces, Complained, Report
-from mailsvc.store.events.suppressions import SCANNED, SEARCH, Suppressions
+from mailsvc.store.events.suppressions import SCANNED, SEARCH, Suppressions, add
 from mailsvc.store.mail.accept import Accepted, NewRecipient
 from mailsvc.store.mail.inserts import INSERT_EMAILS, documents
 from mailsvc.store.postgres.pool import Transaction
@@ -139,6 +139,22 @@ async def test_the_list_is_one_accounts_and_says_why(store: StoreRig) -> None:
         "suppression.added",
         "suppression.removed",
     ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_that_is_added_while_it_is_removed_is_suppressed(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    suppressions = listed(store)
+    [before] = await suppressions.add(ACCOUNT, ["a@example.org"])
+
+    async def add_then_remove(tx: Transaction, *given: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        await add(tx, *given, **more)
+        await suppressions.remove(ACCOUNT, [before.id])  # in a transaction of its own
+
+    monkeypatch.setattr("mailsvc.store.events.suppressions.add", add_then_remove)
+    [after] = await suppressions.add(ACCOUNT, ["a@example.org"])
+    assert after.id != before.id
+    assert await suppressions.get(ACCOUNT, after.id) == after
 
 
 @pytest_twisted.ensureDeferred
