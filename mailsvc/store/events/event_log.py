@@ -17,11 +17,14 @@ FACT = """
     m.email_id, m.created_at, m.message_id, m.sender, m.recipients, m.subject, m.tags, m.headers, m.broadcast_id
 """
 
+# Each event is looked up by its key, as the log is read in order. Of a join, Postgres expects hardly any rows, and reads all events first.
 AFTER = f"""
 SELECT l.sequence, {FACT}
 FROM event_log l
-JOIN events e ON e.account_id = l.account_id AND e.email_id = l.email_id AND e.event_id = l.event_id
-LEFT JOIN emails m ON m.account_id = l.account_id AND m.email_id = l.email_id
+CROSS JOIN LATERAL (
+    SELECT * FROM events WHERE account_id = l.account_id AND email_id = l.email_id AND event_id = l.event_id OFFSET 0
+) e
+LEFT JOIN LATERAL (SELECT * FROM emails WHERE account_id = l.account_id AND email_id = l.email_id OFFSET 0) m ON true
 WHERE l.account_id = %s AND l.sequence > %s AND (m.email_id IS NOT NULL OR e.email_id = e.event_id)
 ORDER BY l.sequence LIMIT %s
 """
