@@ -73,6 +73,7 @@ class SharedCommits(Generic[Item, Result]):
     _running: int = attrs.field(default=0, init=False)
     _timer: Any = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
+    _starting: bool = attrs.field(default=False, init=False)
     _expected: int = attrs.field(default=0, init=False)
     _shared: bool = attrs.field(default=False, init=False)  # the latest write had several items
     _due_at: float = attrs.field(default=0.0, init=False)  # when the timer should fire
@@ -95,9 +96,15 @@ class SharedCommits(Generic[Item, Result]):
 
     def _start_writes(self) -> None:
         """Start the writes that may start now, and a timer for the rest."""
-        while self._pending and self._running < self.writes and (self._due or self._full()):
-            self._due = False
-            self._start(self._gather())
+        if self._starting:  # called when a write has ended at once; the loop below continues
+            return
+        self._starting = True
+        try:
+            while self._pending and self._running < self.writes and (self._due or self._full()):
+                self._due = False
+                self._start(self._gather())
+        finally:
+            self._starting = self._due = False
         if self._pending and self._running < self.writes and self._timer is None:
             alone = self.prompt and not self._shared and not self._running
             self._set_timer(0.0 if alone else min(self.linger + PER_LATE * self._late, LONGER * self.linger))
@@ -126,7 +133,6 @@ class SharedCommits(Generic[Item, Result]):
     def _start_due(self) -> None:
         self._due = bool(self._pending)
         self._start_writes()
-        self._due = False
 
     def _gather(self) -> list[_Pending[Item, Result]]:
         taken: list[_Pending[Item, Result]] = []

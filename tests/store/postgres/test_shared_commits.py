@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -79,6 +80,25 @@ def test_concurrent_items_share_a_write() -> None:
     table.end()
     assert results(waiting) == [10, 20, 30]
     assert (batch.written, batch.items) == (1, 3)
+
+
+def test_more_writes_can_fail_at_once_than_the_stack_is_deep() -> None:
+    """As while too many wait for a connection to the database."""
+    table = Table()
+    batch = table.batch(max_items=1, writes=1)
+    waiting = submit(batch, *range(sys.getrecursionlimit() // 2))
+    [(_, answer)] = table.under_way
+
+    async def fail(items: list[int]) -> list[int]:
+        raise Unavailable("Too many wait.")
+
+    batch.write = fail
+    answer.callback(None)
+    assert results(waiting) == [0, *[Unavailable] * (len(waiting) - 1)]
+    batch.write = table.write
+    submit(batch, 1)
+    table.clock.advance(0)
+    assert len(table.under_way) == 1
 
 
 def test_nothing_lingers_once_all_expected_items_are_there() -> None:
