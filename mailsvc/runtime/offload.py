@@ -77,7 +77,17 @@ class Offload:
     def _start_thread(self) -> None:
         if self._threads < self.max_threads and len(self._waiting) > self._threads * _BATCH:
             self._threads += 1
-            self.reactor.getThreadPool().callInThread(self._work)
+            try:
+                self.reactor.getThreadPool().callInThread(self._work)
+            except Exception:  # the system allows no more threads
+                self._threads -= 1
+                self._fail()
+
+    def _fail(self) -> None:
+        """Everything that waits, unless a thread still runs and takes it."""
+        while self._waiting and not self._threads:
+            _, result = self._waiting.popleft()
+            result.errback()
 
     def _work(self) -> None:
         """Runs in a thread."""

@@ -18,11 +18,14 @@ class Reactor:
 
     threads: list[Callable[[], None]] = attrs.field(factory=list)
     calls: list[tuple[Any, ...]] = attrs.field(factory=list)
+    full: bool = False  # the system allows no more threads
 
     def getThreadPool(self) -> Reactor:
         return self
 
     def callInThread(self, work: Callable[[], None]) -> None:
+        if self.full:
+            raise RuntimeError("can't start new thread")
         self.threads.append(work)
 
     def callFromThread(self, call: Callable[..., None], *args: Any) -> None:
@@ -69,6 +72,18 @@ def test_work_that_arrives_while_the_last_thread_ends_gets_a_new_thread() -> Non
     assert reactor.threads == []
     reactor.run()
     assert results == [1, 2]
+
+
+def test_a_thread_that_cannot_be_started_fails_the_work_and_later_work_gets_one() -> None:
+    reactor = Reactor()
+    offload, failures, results = Offload(reactor, max_threads=1), [], []
+    reactor.full = True
+    offload(lambda: 1).addCallbacks(results.append, failures.append)
+    assert failures[0].check(RuntimeError)
+    reactor.full = False
+    offload(lambda: 2).addCallback(results.append)
+    reactor.run()
+    assert results == [2]
 
 
 class RealThreads:
