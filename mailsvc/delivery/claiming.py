@@ -118,11 +118,12 @@ class Claiming:
             if limit < 1:
                 continue
             batch[destination] = limit
-            self._in_progress.add(destination)
             if len(batch) >= _DESTINATIONS:
+                self._in_progress.update(batch)
                 yield batch
                 batch = {}
         if batch:
+            self._in_progress.update(batch)
             yield batch
 
     def _limit(self, destination: str) -> int:
@@ -139,17 +140,17 @@ class Claiming:
             async with self._claims:
                 begun = self._queue.clock.seconds()
                 claimed = await self._queue.claim(wanted, lease, self._leases.claim_bytes)
+            if self._queue.clock.seconds() - begun >= LOST:  # its leases may have been given back
+                self._in_progress.difference_update(wanted)
+                return
+            self._rows += len(claimed.rows)
+            self._leases.keep_claimed(claimed)
+            found: dict[str, list[Leased]] = {destination: [] for destination in wanted}
+            for row in claimed.rows:
+                found[row.destination].append(row)
         except BaseException:
             self._in_progress.difference_update(wanted)
             raise
-        if self._queue.clock.seconds() - begun >= LOST:  # its leases may have been given back
-            self._in_progress.difference_update(wanted)
-            return
-        self._rows += len(claimed.rows)
-        self._leases.keep_claimed(claimed)
-        found: dict[str, list[Leased]] = {destination: [] for destination in wanted}
-        for row in claimed.rows:
-            found[row.destination].append(row)
         for destination, rows in found.items():
             more = len(rows) >= wanted[destination]
             if not more:

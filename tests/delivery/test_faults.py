@@ -195,6 +195,26 @@ def test_an_outcome_that_the_database_rejects_is_written_in_ascii() -> None:
     assert rig.store.last(1) == Bounced("550 5.1.1 caf??", suppress=True)
 
 
+@pytest.mark.parametrize("step", ["holds.held", "_leases.keep_claimed"])
+def test_destinations_of_a_claim_that_failed_are_claimed_from_again(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = DeliveryRig()
+    for email, name in enumerate("ab"):
+        rig.server(f"{name}.example", f"1.1.1.{email + 1}")
+        rig.store.add(email, f"x@{name}.example")
+    part, _, method = step.partition(".")
+    works, failed = getattr(getattr(rig.delivery, part), method), list[object]()
+
+    def fails_once(given: object) -> object:
+        if (given == "b.example" or not isinstance(given, str)) and not failed:
+            failed.append(given)
+            raise MemoryError
+        return works(given)
+
+    monkeypatch.setattr(getattr(rig.delivery, part), method, fails_once)
+    rig.start().run(120)
+    assert failed and [rig.store.last(email) for email in range(2)] == [Delivered("250 2.0.0 queued")] * 2
+
+
 def test_lost_leases_go_back_to_the_queue() -> None:
     rig = DeliveryRig()
     server = rig.server("example.com", "1.1.1.1")
