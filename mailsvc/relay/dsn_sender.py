@@ -22,6 +22,7 @@ from mailsvc.store.mail.dsn_requests import ForwardedReport, Notice, Notices, Re
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.messages import Messages
 from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.postgres.errors import Transient
 
 log = Logger()
 
@@ -56,6 +57,10 @@ class DsnSender:
                     await self.store.done(notice.report)
             except BodyKeyError as error:
                 log.error("A DSN about {email_id} waits: {reason}", email_id=notice.email_id, reason=str(error))
+            except Transient:
+                raise
+            except Exception:  # for example, its message is damaged; the others would wait behind it for ever
+                log.failure("A DSN about {email_id} could not be sent and is tried again", email_id=notice.email_id)
         return len(due)
 
     async def _send(self, notice: Notice) -> bool:

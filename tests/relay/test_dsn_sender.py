@@ -19,6 +19,7 @@ from mailsvc.store.events.event_data import Bounce, Delivery, Suppressed
 from mailsvc.store.mail.dsn_requests import ForwardedReport, Notice, ReportItem
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.postgres.errors import Damaged
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 MESSAGE = b"From: me@example.com\r\nSubject: about this\r\n\r\nthe body\r\n"
@@ -127,6 +128,20 @@ def test_of_a_large_mail_only_the_header_is_returned(content: int, whole: bool) 
     rig = Rig([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (content - len(MESSAGE)))
     [message] = send_due(rig)
     assert (b"the body" in message) == whole and rig.loaded == [FULL_LIMIT + 1]
+
+
+def test_a_damaged_message_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig([about(email_id=UUID(int=7)), NOTICE])
+    load = rig.load
+
+    async def damaged(account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
+        if email_id == UUID(int=7):
+            raise Damaged("a compressed message is damaged")
+        return await load(account_id, email_id, most)
+
+    monkeypatch.setattr(Rig, "load", staticmethod(damaged))
+    [message] = send_due(rig)
+    assert b"a@example.net" in message and rig.finished == [NOTICE.report]
 
 
 def test_a_busy_intake_is_retried() -> None:
