@@ -51,7 +51,10 @@ class Contention(Transient):
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class OutOfResources(Transient):
-    """The server is out of disk space or memory, or its system failed: SQLSTATE classes 53 and 58. It had no effect."""
+    """The server lacks something that the statement needs: disk space or memory, its system (SQLSTATE classes 53 and 58), or a partition.
+
+    It had no effect.
+    """
 
     sqlstate: str
     reason: str
@@ -64,7 +67,7 @@ class OutOfResources(Transient):
     @property
     def description(self) -> str:
         """A phrase that does not quote the server."""
-        known = {"53100": "its disk is full", "53200": "it is out of memory"}
+        known = {"53100": "its disk is full", "53200": "it is out of memory", CHECK: "it has no partition for the present day yet"}
         return known.get(self.sqlstate, "it is out of a resource" if self.full else "its system reports an error")
 
 
@@ -102,6 +105,7 @@ class StatementFailed(StoreError):
     reason: str
 
 
+CHECK = "23514"  # a check constraint, which is named; or, without a name, no partition of the table is for this row
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 CONFLICT = frozenset({"23503", "23505", "23P01"})
 # Shutting down, starting, idle too long, too many connections; and a server that accepts no writes, such as a former primary.
@@ -136,7 +140,7 @@ def server_error(error: ServerError) -> StoreError:
         return TimedOut(error.message)
     if state in CONTENTION:
         return Contention(state, error.message)
-    if state[:2] in ("53", "58"):
+    if state[:2] in ("53", "58") or (state == CHECK and error.table and not error.constraint):
         return OutOfResources(state, error.message)
     if state in CONFLICT:
         return Conflict(error.constraint, error.table, state)
