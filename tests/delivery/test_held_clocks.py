@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from mailsvc.clock import TimeOfDay
 from mailsvc.outcome import Delivered
+from mailsvc.store.queue.holds import Hold
 from tests.delivery.fakes import START, DeliveryRig
 
 DAY = 86400.0
@@ -68,3 +70,15 @@ def test_attempts_are_dated_by_the_databases_clock() -> None:
     rig.start().run(2)
     [settlement] = rig.store.settled
     assert abs(settlement.at.timestamp() - (START + 7 * DAY)) < 5
+
+
+def test_a_destination_is_not_held_until_a_time_that_a_wrong_clock_set() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    late = datetime.fromtimestamp(START + DAY, UTC)
+    rig.store.hold_rows["example.com"] = Hold("backoff", "No answer.", late, 3)
+    rig.store.hold_rows["elsewhere.com"] = Hold("paused", "The operator paused it.", late, 0)
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(5)
+    assert len(server.mails) == 1
+    assert set(rig.store.hold_rows) == {"elsewhere.com"}

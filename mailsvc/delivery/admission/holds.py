@@ -22,6 +22,7 @@ from mailsvc.delivery.tasks import Tasks
 from mailsvc.store.queue.claims import Hold, Queue, Slowdown
 from mailsvc.store.queue.holds import EVERYTHING
 
+FROM_ANOTHER_TIME = 2  # a backoff that lasts so many times the longest was made before the clock was set back
 FORGOTTEN = timedelta(days=1)  # after the end of a backoff that nobody tried again: its failures no longer count
 LEFT_TO_OTHERS = 30.0  # seconds
 T = TypeVar("T")
@@ -75,6 +76,13 @@ class Holds:
         now = pace.now(self._clock)
         self._slowed = self._newer(dict(await self._store.slowed(self._region, now - RECOVERY)), self._slowed)
         self._paused_accounts = dict(await self._store.paused_accounts(now))
+        self._lift_those_of_another_time(now)
+
+    def _lift_those_of_another_time(self, now: datetime) -> None:
+        latest = now + timedelta(seconds=FROM_ANOTHER_TIME * self._limits.hold_longest)
+        for name in [name for name, hold in self._known.items() if hold.state == "backoff" and hold.until > latest]:
+            self.log.warn("{destination} is no longer held: the clock was set back", destination=name)
+            self.lift(name)
 
     def _newer(self, found: dict[str, T], known: dict[str, T]) -> dict[str, T]:
         """What was read, except for what this process is writing at the moment."""
