@@ -231,7 +231,7 @@ async def test_fifty_clients_of_two_processes_get_no_more_than_there_is(pool: Po
 @pytest_twisted.ensureDeferred
 async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
     store = Quota(pool)
-    first, second = date(2026, 11, 1), date(2026, 12, 1)
+    first, second = date(2026, 11, 30 if period == "day" else 1), date(2026, 12, 1)
     assert await store.lease(ACCOUNT, period, first, 10, 3, 4) == (4, 4)
     assert await store.lease(ACCOUNT, period, first, 10, 7, 8) == (0, 4)
     assert await store.lease(ACCOUNT, period, first, 10, 5, 8) == (6, 10)
@@ -241,6 +241,9 @@ async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
     assert (await store.lease(ACCOUNT, period, second, 4, 1, 1)) == (0, 4)  # the plan is smaller now
     await store.give_back([(ACCOUNT, period, second, 3), (UUID(int=1), period, second, 3)])
     assert (await store.lease(ACCOUNT, period, second, 4, 2, 9)) == (3, 4)
+    assert (await store.lease(ACCOUNT, period, date(2031, 1, 1), 4, 4, 4)) == (4, 4)  # the clock was wrong
+    assert (await store.lease(ACCOUNT, period, second, 4, 2, 2)) == (2, 2)
+    assert (await store.lease(ACCOUNT, period, second, 4, 2, 2)) == (2, 4)
 
 
 @pytest_twisted.ensureDeferred

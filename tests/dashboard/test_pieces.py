@@ -49,6 +49,8 @@ def test_the_delay_doubles_with_each_failure_up_to_fifteen_minutes():
     assert waits[FREE - 1 : FREE + 3] == [1, 2, 4, 8]
     assert waits == sorted(waits) and waits[-1] == LONGEST
     assert wait("email", Tries(40, 1000.0), 1000.0 + LONGEST) == 0 and wait("email", None, 0.0) == 0
+    assert wait("email", Tries(40, 1000.0), 999.0) == LONGEST + 1, "another process's clock is a little behind"
+    assert wait("email", Tries(40, 90_000.0), 1000.0) == 0, "nobody has to wait for a time that a wrong clock set"
 
 
 def test_an_ip_address_has_more_free_failures():

@@ -61,4 +61,5 @@ def wait(kind: str, tries: Tries | None, now: float) -> float:
     free = FREE_OF.get(kind, FREE)
     if tries is None or tries.count < free:
         return 0.0
-    return max(0.0, tries.last + min(LONGEST, 2.0 ** min(tries.count - free, 20)) - now)
+    left = tries.last + min(LONGEST, 2.0 ** min(tries.count - free, 20)) - now
+    return left if 0.0 < left < 2 * LONGEST else 0.0  # the clock was set back

@@ -1,5 +1,6 @@
--- A new period starts at zero; a process whose clock is behind leases from the new one. An account without a row starts with what it sent in
--- this period. A higher limit has warnings of its own.
+-- A new period starts at zero; a process whose clock is behind leases from the new one. If the row is of a period that is still to come,
+-- because the clock was set back, the present period starts at zero as well. An account without a row starts with what it sent in this period.
+-- A higher limit has warnings of its own.
 INSERT INTO quota AS q (account_id, period, starts, most, taken, granted)
 SELECT %(account_id)s, %(period)s, %(starts)s, %(most)s, f.used + f.granted, f.granted
 FROM (
@@ -12,15 +13,15 @@ FROM (
     ) u
 ) f
 ON CONFLICT (account_id, period) DO UPDATE SET
-    starts = greatest(q.starts, excluded.starts),
+    starts = CASE WHEN {other} THEN excluded.starts ELSE q.starts END,
     most = excluded.most,
-    warned = CASE WHEN q.starts < excluded.starts OR q.most < excluded.most THEN 0 ELSE q.warned END,
+    warned = CASE WHEN {other} OR q.most < excluded.most THEN 0 ELSE q.warned END,
     taken = CASE
-        WHEN q.starts < excluded.starts THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
+        WHEN {other} THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
         ELSE q.taken + CASE WHEN %(most)s - q.taken >= %(need)s THEN least(%(wanted)s, %(most)s - q.taken) ELSE 0 END
     END,
     granted = CASE
-        WHEN q.starts < excluded.starts THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
+        WHEN {other} THEN CASE WHEN %(most)s >= %(need)s THEN least(%(wanted)s, %(most)s) ELSE 0 END
         ELSE CASE WHEN %(most)s - q.taken >= %(need)s THEN least(%(wanted)s, %(most)s - q.taken) ELSE 0 END
     END
 RETURNING granted, taken

@@ -16,7 +16,9 @@ from mailsvc.store.sql import Columns, statement
 
 Period = Literal["day", "month"]
 
-LEASE = statement("mailsvc.store.people", "lease_quota")
+# The row is of an earlier period, or further ahead than a process's clock can be behind. Then the clock was set back.
+_OTHER = "(q.starts < excluded.starts OR q.starts > excluded.starts + CASE q.period WHEN 'day' THEN 1 ELSE 31 END)"
+LEASE = statement("mailsvc.store.people", "lease_quota", other=_OTHER)
 # Ordered to avoid deadlocks. Leases of a past period are dropped.
 GIVE_BACK = """
 WITH given AS (
