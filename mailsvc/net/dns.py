@@ -88,10 +88,15 @@ _FAILURE_TTL = 15.0  # so that many emails to a broken domain cause one query (2
 _MAX_CNAMES = 8  # in a chain
 
 
+_VALUE = 200  # bytes of memory that a value of an answer takes besides its text
+_WEIGHT = 2000  # bytes of memory for each of the cached answers, on average
+
+
 @attrs.frozen
 class _Cached:
     result: Result
     expires: float
+    weight: int
 
 
 def configured(texts: Sequence[str] = ()) -> tuple[Nameserver, ...]:
@@ -108,7 +113,7 @@ class Resolver:
     """Looks up records, with a cache.
 
     `seconds` is the timeout of a lookup, `retry_after` the timeout of one nameserver before the next is tried, `size` the number of
-    cached answers, `concurrent` the maximum number of queries in progress.
+    cached answers (fewer if they are large), `concurrent` the maximum number of queries in progress.
     """
 
     log = Logger()
@@ -129,6 +134,7 @@ class Resolver:
         self._seconds, self._retry_after, self._size = seconds, retry_after, size
         self._exchange: Exchange = exchange or (lambda server, query, left: dns_query.exchange(reactor, server, query, left))
         self._cache: OrderedDict[tuple[str, str], _Cached] = OrderedDict()
+        self._weight = 0  # of all cached answers, in bytes
         self._pending: dict[tuple[str, str], list[Deferred[Result]]] = {}
         self._slots = Semaphore(concurrent)
 
@@ -212,13 +218,17 @@ class Resolver:
         except Exception:  # all who wait must get an answer
             self.log.failure("DNS lookup of {name} {kind} failed", name=key[0], kind=key[1])
             result, seconds = Temporary(f"the DNS lookup of {key[0]} failed"), _FAILURE_TTL
-        self._cache[key] = _Cached(result, self._clock.seconds() + seconds)
-        self._cache.move_to_end(key)
-        while len(self._cache) > self._size:
-            self._cache.popitem(last=False)
+        self._keep(key, _Cached(result, self._clock.seconds() + seconds, _weight(result)))
         for waiting in self._pending.pop(key):
             if not waiting.called:
                 waiting.callback(result)
+
+    def _keep(self, key: tuple[str, str], answer: _Cached) -> None:
+        former = self._cache.pop(key, None)
+        self._cache[key] = answer
+        self._weight += answer.weight - (former.weight if former is not None else 0)
+        while len(self._cache) > self._size or (self._weight > self._size * _WEIGHT and len(self._cache) > 1):
+            self._weight -= self._cache.popitem(last=False)[1].weight
 
     async def _look_up(self, name: str, kind: str) -> tuple[Result, float]:
         """Returns the answer and how long to cache it. Follows CNAMEs if the server does not."""
@@ -279,6 +289,11 @@ class Resolver:
             return response
         name = query.question[0].name.to_text(omit_final_dot=True)
         raise NameserverError(f"nameserver {server} answered {dns.rcode.to_text(response.rcode())} for {name}")
+
+
+def _weight(result: Result) -> int:
+    """About how many bytes of memory an answer takes."""
+    return _VALUE + (sum(_VALUE + len(repr(each)) for each in result.values) if isinstance(result, Records) else 0)
 
 
 def _normalized(name: str) -> str:

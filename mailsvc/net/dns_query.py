@@ -22,6 +22,7 @@ from twisted.protocols.basic import Int16StringReceiver
 from twisted.python.failure import Failure
 
 _PAYLOAD = 1232  # bytes of UDP that are not fragmented (DNS flag day 2020)
+_RECORDS_MOST = 500  # of an answer, in all its sections
 
 
 class NameserverError(Exception):
@@ -77,6 +78,16 @@ async def exchange(reactor: Any, server: Nameserver, query: dns.message.QueryMes
     return answer
 
 
+def _take(data: bytes, query: dns.message.QueryMessage, answer: Deferred[dns.message.QueryMessage]) -> None:
+    """Fire `answer` if this is one to the query. One with thousands of records would take half a second to parse."""
+    if answer.called:
+        return
+    if sum(int.from_bytes(data[at : at + 2], "big") for at in (6, 8, 10)) > _RECORDS_MOST and int.from_bytes(data[:2], "big") == query.id:
+        answer.errback(NameserverError(f"the nameserver answered with more than {_RECORDS_MOST} records"))
+    elif (found := _matching(query, data)) is not None:
+        answer.callback(found)
+
+
 def _matching(query: dns.message.QueryMessage, data: bytes) -> dns.message.QueryMessage | None:
     """Parses an answer to this query. None for anything else."""
     try:
@@ -101,9 +112,7 @@ class _UdpQuery(DatagramProtocol):
         transport.write(self._query.to_wire())
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
-        found = _matching(self._query, datagram)
-        if found is not None and not self.answer.called:
-            self.answer.callback(found)
+        _take(datagram, self._query, self.answer)
 
     def connectionRefused(self) -> None:
         if not self.answer.called:
@@ -137,9 +146,7 @@ class _TcpQuery(Int16StringReceiver):
         self.sendString(self._query.to_wire())
 
     def stringReceived(self, string: bytes) -> None:
-        found = _matching(self._query, string)
-        if found is not None and not self.answer.called:
-            self.answer.callback(found)
+        _take(string, self._query, self.answer)
 
     def connectionLost(self, reason: Failure = ConnectionClosed) -> None:  # type: ignore[assignment]
         if not self.answer.called:

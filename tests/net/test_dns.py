@@ -32,6 +32,7 @@ ZONES = {
     "alias.example.com": {"CNAME": ["example.com."]},
     "loop.example.com": {"CNAME": ["pool.example.com."]},
     "pool.example.com": {"CNAME": ["loop.example.com."]},
+    "huge.example.com": {"TXT": [str(n) for n in range(501)]},
     "big.example.com": {"TXT": [f'"{i:0200d}"' for i in range(200)]},
 }
 
@@ -115,6 +116,16 @@ async def test_records_behind_cnames_are_authenticated_if_all_of_them_are(terse:
     try:
         answer = await resolver.addresses("alias.example.com")
         assert answer == Records("four.example.com", ("192.0.2.4",), not missing)
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answer_with_very_many_records_is_not_parsed() -> None:
+    """Thousands take half a second."""
+    server, resolver = await served(truncated={"huge.example.com"})
+    try:
+        assert await resolver.txt("huge.example.com") == Temporary("the nameserver answered with more than 500 records")
     finally:
         await server.stop()
 
@@ -284,6 +295,17 @@ def test_the_cache_is_limited() -> None:
     for number in range(100):
         result_of(it.mx(f"n{number}.example.com"))
     assert len(it._cache) == 10
+
+
+def test_large_answers_take_more_room_in_the_cache() -> None:
+    large = {f"large{n}.example.com": {"A": [f"192.0.2.{last}" for last in range(60)]} for n in range(3)}
+    it = resolver(Fake(ZONES | large), Clock(), size=10)
+    for name in [*large, *large]:
+        assert len(result_of(it.addresses(name)).values) == 60
+        assert [each for each, kind in it._cache if kind == "A"] == [name]
+    for _ in range(2):
+        result_of(it.mx("example.com"))
+    assert it._weight == sum(each.weight for each in it._cache.values()) < 20_000
 
 
 def test_addresses_and_localhost_need_no_query() -> None:
