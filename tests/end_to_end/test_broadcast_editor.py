@@ -146,6 +146,11 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     expect(text.get_by_text("Unsubscribe")).to_be_visible()
 
     frame = page.frame_locator("#frame")
+    page.get_by_label("As contact").fill("nobody@example.net")
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#tested")).to_have_text("Not sent: There is no contact with this address or ID.")
+    page.get_by_label("As contact").press("Enter")
+    expect(frame.get_by_text("There is no contact with this address or ID.")).to_be_visible()
     tests: list[str] = []
     page.on("request", lambda request: tests.append(request.url) if request.url.endswith("/test") else None)
     pages = page.evaluate("history.length")
@@ -286,6 +291,8 @@ def test_whoever_signs_in_again_in_another_tab_can_save(page: Page, daemon: Daem
     page.context.clear_cookies()
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator("#status")).to_contain_text("You’re signed out. Sign in again in another tab.")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("#tested")).to_have_text("No preview: You’re signed out. Sign in again in another tab.")
     other = page.context.new_page()
     other.goto("/dashboard/sign-in")
     other.get_by_label("Email", exact=True).fill(email)

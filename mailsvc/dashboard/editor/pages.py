@@ -139,9 +139,12 @@ class EditorPages:
     async def preview(self, request: PageRequest, text: str) -> bytes:
         """The document in the preview frame: an opaque origin without scripts."""
         opened = _found(await self.versions.open(request.account_id, request.uuid(text, "broadcast")))
-        contact = await self._contact(request, request.query("contact"))
-        merged = await self.previews.merged(request.account_id, opened.draft.content, contact)
         csp = mail_csp(images=True)
+        try:
+            contact = await self._contact(request, request.query("contact"))
+        except PageError as why:  # its page cannot be in a frame
+            return request.send(f"<p>{why.message}</p>".encode(), "text/html; charset=utf-8", why.status, csp=csp)
+        merged = await self.previews.merged(request.account_id, opened.draft.content, contact)
         if request.query("view") == "text":
             return request.send((merged.text or "").encode("utf-8", "replace"), "text/plain; charset=utf-8", csp=csp)
         html = merged.html or "<p>The broadcast has no HTML yet.</p>"
@@ -153,14 +156,14 @@ class EditorPages:
         """Send the stored draft to the user who asks."""
         broadcast_id, to = request.uuid(text, "broadcast"), request.user_session.email
         opened = _found(await self.versions.open(request.account_id, broadcast_id))
-        contact = await self._contact(request, request.field("contact"))
         line = request.audit_entry("broadcast tested", str(broadcast_id))
         try:
+            contact = await self._contact(request, request.field("contact"))
             sent = await self.previews.send_test(request.account_id, opened.draft.content, contact, to, line)
-        except NotSent as why:
+        except (NotSent, PageError) as why:
             if _by_script(request):
-                return _json(request, {"errors": {"test": str(why)}}, 422)
-            raise PageError(422, "Not sent", str(why)) from None
+                return _json(request, {"errors": {"test": why.message}}, 422)
+            raise PageError(422, "Not sent", why.message) from None
         seen = request.may("read_mail")
         if _by_script(request):
             return _json(request, {"to": to, **({"id": str(sent)} if seen else {})})

@@ -15,6 +15,8 @@ let timer = 0, running = null;
 const time = (at) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
 class TooLong extends Error { message = "The content is too long. Shorten it."; }
+const FAILED = "The server reported an error.";
+const reason = (error) => (error instanceof TypeError ? "the server can’t be reached." : error.message);
 
 const JSON_ONLY = { Accept: "application/json" };
 
@@ -32,9 +34,9 @@ async function post(url, body) {
 async function ask(url, fields) {
   const response = await (fields ? post(url, new URLSearchParams(fields)) : fetch(url, { headers: JSON_ONLY }));
   if (!response.headers.get("content-type")?.startsWith("application/json"))
-    throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : "The server couldn’t save it.");
+    throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : FAILED);
   const answer = await response.json();
-  if (!response.ok && !answer.errors) throw response.status === 413 ? new TooLong() : new Error("The server couldn’t save it.");
+  if (!response.ok && !answer.errors) throw response.status === 413 ? new TooLong() : new Error(FAILED);
   return { ok: response.ok, answer };
 }
 
@@ -94,7 +96,7 @@ async function store() {
     if (answer.overwritten) warn(answer.overwritten, true);
     return true;
   } catch (error) {
-    status.textContent = `Not saved: ${error instanceof TypeError ? "the server can’t be reached." : error.message} Your changes are still on this page.`;
+    status.textContent = `Not saved: ${reason(error)} Your changes are still on this page.`;
     if (!(error instanceof TooLong)) timer = setTimeout(save, LOOK);
     return false;
   }
@@ -138,8 +140,16 @@ setInterval(look, LOOK);
 const byId = (id) => document.getElementById(id);  // the form comes after this script, so that nobody can send it earlier
 
 async function show() {
+  const frame = byId("frame"), tested = byId("tested"), { view, contact } = byId("preview").elements;
   await save();
-  const frame = byId("frame"), { view, contact } = byId("preview").elements;
+  try {
+    await ask(`${path}/state`);  // the frame cannot show the pages for errors and for signing in
+  } catch (error) {
+    frame.hidden = true;
+    tested.textContent = `No preview: ${reason(error)}`;
+    return;
+  }
+  if (frame.hidden) tested.textContent = "";
   frame.hidden = false;
   frame.dataset.view = view.value;
   // Replaced, so that Back leaves the page instead of showing an earlier preview.
@@ -173,7 +183,7 @@ async function sendTest(form) {
       link.textContent = "See what happens to it";
       tested.append(link);
     }
-  } catch (error) { tested.textContent = error instanceof TypeError ? "Not sent: the server can’t be reached." : "Not sent. Check the contact and try again."; }
+  } catch (error) { tested.textContent = `Not sent: ${reason(error)}`; }
 }
 
 // Whatever leaves the page or replaces the content saves first.

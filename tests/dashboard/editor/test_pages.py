@@ -115,7 +115,9 @@ async def test_the_preview_has_the_values_of_the_contact_and_a_policy_of_its_own
     assert policy.startswith("sandbox") and "default-src 'none'" in policy and "script-src" not in policy
     assert "color-scheme:dark" in (await writer.ann.get(f"{writer.path}/preview?view=dark")).text
     assert (await writer.ann.get(f"{writer.path}/preview?view=text")).headers["content-type"].startswith("text/plain")
-    assert (await writer.ann.get(f"{writer.path}/preview?contact=nobody@example.net")).status == 422
+    missing = await writer.ann.get(f"{writer.path}/preview?contact=nobody@example.net")
+    assert missing.status == 422 and "no contact with this address" in missing.text
+    assert "frame-ancestors 'self'" in missing.headers["content-security-policy"]
 
 
 @pytest_twisted.ensureDeferred
