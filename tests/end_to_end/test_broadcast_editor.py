@@ -286,6 +286,8 @@ def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: 
     other.get_by_role("button", name="Restore").click()
     expect(other.locator("#status")).to_contain_text("Restored")
     expect(other.get_by_label("Subject")).to_have_value("First")
+    other.evaluate("document.documentElement.dataset.zone = 'Asia/Kolkata'")  # as the list of versions
+    assert other.evaluate("time('2026-11-29T10:00:00Z')") == "03:30 PM"
     other.close()
 
 

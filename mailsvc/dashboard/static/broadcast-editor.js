@@ -12,7 +12,11 @@ let editor = null;     // once it is ready, with `read`
 let changes = 0, stored = 0;  // counts changes; `stored` of them were saved
 let timer = 0, running = null;
 
-const time = (at) => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+// In the time zone of the other times on the page, unless this browser does not know it.
+function time(at) {
+  const how = { hour: "2-digit", minute: "2-digit" }, timeZone = document.documentElement.dataset.zone;
+  try { return new Date(at).toLocaleTimeString([], { ...how, timeZone }); } catch { return new Date(at).toLocaleTimeString([], how); }
+}
 
 class TooLong extends Error { message = "The content is too long. Shorten it."; }
 const FAILED = "The server reported an error.";
