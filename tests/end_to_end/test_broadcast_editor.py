@@ -350,3 +350,6 @@ def test_the_page_is_light_and_accessible(page: Page, daemon: Daemon) -> None:
     assert look_here(page, "broadcast-editor") == []
     page.goto(f"/dashboard/broadcasts/{broadcast}/edit?view=html")
     assert look_here(page, "broadcast-editor-html") == []
+    page.locator("#test").evaluate("button => { button.textContent += 'x'.repeat(60); }")  # a long address
+    page.set_viewport_size({"width": 320, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
