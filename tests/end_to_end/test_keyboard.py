@@ -168,6 +168,13 @@ def test_code_samples_are_tabs_that_remember_the_language(page: Page) -> None:
     assert not faults(page, "keys-samples")
     page.reload()
     expect(page.get_by_role("tab", selected=True)).to_have_text("Go")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.clock.install()
+    copy = page.get_by_role("tabpanel", name="Go").locator("[data-copy]")
+    copy.dblclick()
+    expect(copy).to_have_text("Copied")
+    page.clock.run_for(2000)
+    expect(copy).to_have_text("Copy")
 
 
 def test_samples_are_listed_without_a_script(page: Page, browser: Browser, daemon: Daemon) -> None:

@@ -35,6 +35,7 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
     if (!POLLING.includes(target.id)) location.assign(detail.pathInfo.finalRequestPath);
   });
 
+const COPIED = "Copied";
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
   if (!copy) return;
@@ -43,7 +44,8 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(from.textContent.trim());
     const label = copy.querySelector("[data-label]") || copy;
     const before = label.textContent;
-    label.textContent = "Copied";
+    if (before === COPIED) return;  // after a double click, it would stay
+    label.textContent = COPIED;
     setTimeout(() => { label.textContent = before; }, 1500);
   } catch {
     getSelection().selectAllChildren(from);
