@@ -43,9 +43,17 @@ def entered(text: str, zone: ZoneInfo, fold: int = 0) -> datetime:
     return at
 
 
-def upcoming(text: str, zone: ZoneInfo, now: datetime, ahead: timedelta) -> datetime:
-    """The same for something to be sent then, at most `ahead` from now. Raises BadTime."""
-    at = entered(text, zone)
+def field(at: datetime, zone: ZoneInfo) -> str:
+    """The moment as a form shows it."""
+    return at.astimezone(zone).strftime("%Y-%m-%dT%H:%M")
+
+
+def upcoming(text: str, zone: ZoneInfo, now: datetime, ahead: timedelta, shown: datetime | None = None) -> datetime:
+    """The same for something to be sent then, at most `ahead` from now. Raises BadTime.
+
+    `shown`: the moment in the form before somebody changed it. What they leave unchanged means it, although clocks may show it twice.
+    """
+    at = shown if shown is not None and text == field(shown, zone) else entered(text, zone)
     if at <= now:
         at = entered(text, zone, fold=1)  # clocks show an hour twice when summer time ends
     if at <= now:

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from mailsvc.dashboard.zones import BadTime, by_area, entered, named, names, upcoming
+from mailsvc.dashboard.zones import BadTime, by_area, entered, field, named, names, upcoming
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -35,3 +35,7 @@ def test_of_two_equal_times_the_second_is_meant_if_the_first_has_passed() -> Non
         assert upcoming("2026-10-25T02:30", BERLIN, now, timedelta(days=30)) == expected
     with pytest.raises(BadTime, match="has passed"):
         upcoming("2026-10-25T02:30", BERLIN, second, timedelta(days=30))
+    now = first - timedelta(days=1)
+    for shown in (first, second):  # in a form that is sent unchanged
+        assert upcoming(field(shown, BERLIN), BERLIN, now, timedelta(days=30), shown) == shown
+    assert upcoming("2026-10-25T02:29", BERLIN, now, timedelta(days=30), second) == first - timedelta(minutes=1)

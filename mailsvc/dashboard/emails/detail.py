@@ -104,7 +104,7 @@ class EmailPages:
             insights=found,
             of_domain=of_domain,
             looking=looking,
-            tomorrow=self.context.now() + timedelta(days=1),
+            at=request.field("at") or zones.field(email.scheduled_at or self.context.now() + timedelta(days=1), request.zone),
             hours=HOURS,
             once=uuid4().hex,
             **defaults | values,
@@ -148,17 +148,17 @@ class EmailPages:
 
     @page(app, f"{EMAILS}/<text>/reschedule", "POST", access="send_mail")
     async def reschedule(self, request: PageRequest, text: str) -> bytes:
-        email_id = request.uuid(text, "email")
+        email = await self._email(request, text)
         now = self.context.now()
         try:
-            at = zones.upcoming(request.field("at"), request.zone, now, self.ahead)
+            at = zones.upcoming(request.field("at"), request.zone, now, self.ahead, email.scheduled_at)
         except zones.BadTime as wrong:
-            return await self._shown(request, await self._email(request, text), 422, errors={"at": str(wrong)})
-        entry = request.audit_entry("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
-        result = await self.stored.reschedule(request.account_id, email_id, at, now, [entry])
+            return await self._shown(request, email, 422, errors={"at": str(wrong)})
+        entry = request.audit_entry("email rescheduled", f"{email.email_id} for {at.isoformat(timespec='minutes')}")
+        result = await self.stored.reschedule(request.account_id, email.email_id, at, now, [entry])
         if result == "not_found":
             raise not_found("email")
-        return request.redirect(f"{EMAILS}/{email_id}", done=result)
+        return request.redirect(f"{EMAILS}/{email.email_id}", done=result)
 
     @page(app, f"{EMAILS}/<text>/again", "POST", access="send_mail")
     async def again(self, request: PageRequest, text: str) -> bytes:

@@ -86,9 +86,12 @@ async def test_an_email_is_rescheduled_to_the_time_that_was_entered_or_not_at_al
     await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
     await rig.assembly.domains.trust(account_id, "acme.example")
     now = utc(rig.clock)
-    email_id = await rig.mail(account_id, "acme.example", now + timedelta(days=1))
+    before = now + timedelta(days=1, seconds=30)
+    email_id = await rig.mail(account_id, "acme.example", before)
     ann, path = await rig.inside("ann@example.com"), f"/dashboard/emails/{email_id}"
-    await ann.get(path)
+    unchanged = (await ann.get(path)).found('name="at" required value="([^"]+)"')
+    assert (await ann.post(f"{path}/reschedule", {"at": unchanged})).query["done"] == "rescheduled"
+    assert await pool.rows("SELECT next_at FROM queue") == [(before,)]
     for wrong, message in (
         (now - timedelta(days=1), "This time has passed in UTC."),
         (now + timedelta(days=61), "within the next 60 days."),
