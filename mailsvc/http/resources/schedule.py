@@ -96,25 +96,26 @@ def _english(text: str, now: datetime) -> datetime:
         time = found["time"] or found["only"] or "00:00"
         day = (found["day"] or found["then"] or "").replace(",", "").removesuffix("rs")  # dateparser does not know "thurs"
         plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
-    at = _latest_year(day, _understood(plain, now, zone), now, zone)
-    if not day.removeprefix("this ").startswith(_WEEKDAYS):
-        return at
-    today = _moment(at.astimezone(zone) - timedelta(days=7), now)  # dateparser takes today's weekday for the one in a week
-    return today if today > now else at
+    local = _latest_year(day, _understood(plain, now, zone), now)
+    if day.removeprefix("this ").startswith(_WEEKDAYS):
+        today = local - timedelta(days=7)  # dateparser takes today's weekday for the one in a week
+        local = today if _moment(today, now) > now else local
+    at = _moment(local, now)
+    if at.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
+        raise Unreadable("is not an existing time")  # clocks skip it, when summer time begins
+    return at
 
 
-def _latest_year(day: str, at: datetime, now: datetime, zone: tzinfo) -> datetime:
+def _latest_year(day: str, local: datetime, now: datetime) -> datetime:
     """A date without a year is in the past if it was recent: this morning is not in a year."""
-    if not day or day[:4].isdigit() or day[-4:].isdigit():
-        return at
-    local = at.astimezone(zone)
-    if local.month == 2 and local.day == 29:
-        return at
-    before = _moment(local.replace(year=local.year - 1), now)
-    return before if now - RECENT < before else at
+    if not day or day[:4].isdigit() or day[-4:].isdigit() or (local.month, local.day) == (2, 29):
+        return local
+    before = local.replace(year=local.year - 1)
+    return before if now - RECENT < _moment(before, now) else local
 
 
 def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
+    """The time on clocks in `zone`."""
     import dateparser  # imported late: takes a quarter of a second, and most processes never need it
 
     local = now.astimezone(zone).replace(tzinfo=None)
@@ -124,12 +125,15 @@ def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
             at = dateparser.parse(plain, languages=["en"], settings=settings)
         if at is None:
             raise Unreadable("is not an existing time")
-        return _moment(at.replace(tzinfo=zone), now)
+        return at.replace(tzinfo=zone)
     except (ValueError, OverflowError) as error:
         raise error if isinstance(error, Unreadable) else Unreadable("is not an existing time") from None
 
 
 def _moment(local: datetime, now: datetime) -> datetime:
     """In UTC. Of a time that clocks show twice, when summer time ends, the second if the first has passed."""
-    first = local.replace(fold=0).astimezone(UTC)
-    return first if first >= now - LATE else local.replace(fold=1).astimezone(UTC)
+    try:
+        first = local.replace(fold=0).astimezone(UTC)
+        return first if first >= now - LATE else local.replace(fold=1).astimezone(UTC)
+    except OverflowError:
+        raise Unreadable("is not an existing time") from None
