@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 import orjson
+from markupsafe import Markup
 
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.editor import form
@@ -143,7 +144,7 @@ class EditorPages:
         try:
             contact = await self._contact(request, request.query("contact"))
         except PageError as why:  # its page cannot be in a frame
-            return request.send(f"<p>{why.message}</p>".encode(), "text/html; charset=utf-8", why.status, csp=csp)
+            return request.send(Markup("<p>{}</p>").format(why.message).encode(), "text/html; charset=utf-8", why.status, csp=csp)
         merged = await self.previews.merged(request.account_id, opened.draft.content, contact)
         if request.query("view") == "text":
             return request.send((merged.text or "").encode("utf-8", "replace"), "text/plain; charset=utf-8", csp=csp)
