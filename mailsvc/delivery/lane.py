@@ -119,8 +119,8 @@ class Lane:
         """Begin nothing more: idle connections quit. Returns the mail that waited; attempts in progress go on."""
         self.closing = True
         self._stop_opening()
-        for idle in self._idle[:]:
-            idle.callback(None)
+        while self._idle:  # the end of one may end another, whose slot is wanted
+            self._idle.pop(0).callback(None)
         for waiting in list(self._pauses):
             waiting.cancel()
         for dial in list(self._dials):

@@ -191,6 +191,39 @@ def test_a_connection_sends_as_many_mails_as_the_provider_allows() -> None:
     assert [mail.connection for mail in server.mails] == [1, 1, 1, 2, 2, 2, 3]
 
 
+def test_a_stop_with_idle_connections_and_another_lane_that_waits_ends_well() -> None:
+    """The end of the first idle connection makes room at the provider, and the other lane then wants the slot of the second one."""
+    rig = DeliveryRig(big(connections=2), connections=6, connections_max=2, idle_seconds=60.0)
+    answers: list[tuple[Deferred[Any], Any]] = []
+
+    def wait(envelope: Any) -> Deferred[Any]:
+        answers.append((Deferred(), envelope))
+        return answers[-1][0]
+
+    a, b = two_domains(rig)
+    for number in range(3):
+        rig.server(f"slow{number}.example", f"1.1.2.{number + 1}").answer = wait
+        rig.store.add(number, f"x@slow{number}.example")
+    rig.store.add(3, "x@a.example")
+    rig.start().run()
+    a.answer = wait
+    for number in (4, 5):
+        rig.store.add(number, "x@a.example")
+    rig.delivery.wake()
+    rig.run()
+    for answer, envelope in answers[3:]:
+        answer.callback(taken(envelope))
+    rig.store.add(6, "x@b.example")
+    rig.delivery.wake()
+    rig.run()
+    assert (len(a.open), b.dials, rig.delivery.slots.taken) == (2, [], 5)
+    stopped = rig.stop()
+    for answer, envelope in answers[:3]:
+        answer.callback(taken(envelope))
+    rig.run(1)
+    assert (stopped.result, rig.delivery.slots.taken) == (None, 0)
+
+
 # Answers
 
 PAUSE = Reaction("big-1", "pause", 7200.0, "it defers us for complaints", code=421, text="[TSS")
