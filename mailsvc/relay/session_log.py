@@ -59,3 +59,5 @@ class SessionLog:
             await self.store.add(account_id, entry)
         except StoreError as error:
             log.warn("the log of an SMTP session with {mails} mails could not be stored: {reason}", mails=entry.mails, reason=str(error))
+        except Exception:  # otherwise `stop` would wait for it for ever
+            log.failure("storing the log of an SMTP session failed")

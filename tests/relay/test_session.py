@@ -254,6 +254,16 @@ def test_sessions_are_logged() -> None:
     assert len(rig.sessions.entries) == 1
 
 
+def test_the_stop_does_not_wait_for_a_log_whose_storing_failed_unexpectedly(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, storing = RelayRig(), Deferred[None]()
+    monkeypatch.setattr(rig.sessions, "add", lambda *_: storing)
+    rig.logged_in().command("QUIT")
+    stopped = Deferred.fromCoroutine(rig.relay.session_log.stop())
+    assert not stopped.called
+    storing.errback(MemoryError())
+    assert stopped.called
+
+
 # The port for other mail servers
 
 PATH = return_path.make("send.example.com", 1, EMAIL, SECRET)
