@@ -113,6 +113,9 @@ class HitRecorder:
             except StoreError as error:
                 self.dropped["failed"] += len(self._taken)
                 log.error("{count} opens and clicks could not be stored: {error}", count=len(self._taken), error=str(error))
+            except Exception:  # otherwise all later ones would wait behind this batch for ever
+                self.dropped["failed"] += len(self._taken)
+                log.failure("{count} opens and clicks could not be stored", count=len(self._taken))
             self._bytes -= sum(each.size for each in self._taken)
             self._taken = []
 

@@ -134,13 +134,14 @@ async def test_the_same_batch_is_stored_after_a_failure() -> None:
     assert [hit.event_id for hit in store.batches[0]] == ids
 
 
+@pytest.mark.parametrize("failure", [DataRejected("22P05"), ValueError("not expected")])
 @pytest_twisted.ensureDeferred
-async def test_a_batch_that_is_refused_does_not_stop_the_others() -> None:
+async def test_a_batch_that_is_refused_does_not_stop_the_others(failure: Exception) -> None:
     store = Store()
     collected = recorder(store)
     for n in range(101):
         collected.add(seen(n))
-    store.failures = [DataRejected("22P05")]
+    store.failures = [failure]
     await collected.store_pending()
     assert [len(batch) for batch in store.batches] == [1]
     assert collected.dropped["failed"] == 100
