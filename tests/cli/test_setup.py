@@ -192,7 +192,7 @@ def test_it_asks_for_what_is_not_given_until_the_answer_is_valid(monkeypatch: py
     [
         (["--host", HOST], "--operator is needed with --yes."),
         (["--host", "x y", "--operator", OPERATOR], "--host: 'x y' is not a domain name."),
-        (["--host", HOST, "--operator", OPERATOR, "--url", "example.com"], "--url: Expected a URL without a trailing slash"),
+        (["--host", HOST, "--operator", OPERATOR, "--url", "example.com"], "--url: Expected a URL without a path"),
         (["--host", HOST, "--operator", OPERATOR, "--sender", "a@other.example"], f"--sender: Expected an address of {DOMAIN}."),
         (["--host", HOST, "--operator", OPERATOR, "--source", "out"], "--source: 'out' does not begin with an IP address."),
     ],
