@@ -331,6 +331,9 @@ def test_html_made_elsewhere_opens_as_html(page: Page, daemon: Daemon) -> None:
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.locator("#status")).to_contain_text("Not saved: The content is too long. Shorten it.")
     assert page.evaluate("timers") == []  # it does not try again
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("#tested")).to_have_text("The draft couldn’t be saved. The preview shows what was saved last.")
+    expect(page.frame_locator("#frame").get_by_text("Made here")).to_be_visible()
     page.unroute_all()
     page.get_by_role("button", name="Save", exact=True).click()
     saved(page)

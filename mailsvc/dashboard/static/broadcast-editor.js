@@ -145,7 +145,7 @@ const byId = (id) => document.getElementById(id);  // the form comes after this 
 
 async function show() {
   const frame = byId("frame"), tested = byId("tested"), { view, contact } = byId("preview").elements;
-  await save();
+  const saved = await save();
   try {
     await ask(`${path}/state`);  // the frame cannot show the pages for errors and for signing in
   } catch (error) {
@@ -153,7 +153,7 @@ async function show() {
     tested.textContent = `No preview: ${reason(error)}`;
     return;
   }
-  if (frame.hidden) tested.textContent = "";
+  tested.textContent = saved ? "" : "The draft couldn’t be saved. The preview shows what was saved last.";
   frame.hidden = false;
   frame.dataset.view = view.value;
   // Replaced, so that Back leaves the page instead of showing an earlier preview.
