@@ -97,7 +97,7 @@ class Moved:
 
     @property
     def after(self) -> str:
-        return statements.after(self.shape)
+        return statements.after(self.shape, True)
 
     @property
     def delete_some(self) -> str:

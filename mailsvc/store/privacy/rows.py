@@ -93,15 +93,16 @@ class Rows:
         self, tx: Transaction, shape: Shape, after: Mapping[str, str] | None
     ) -> tuple[Sequence[Hit], Mapping[str, str] | None]:
         """The rows with the address among the next ones, and the last key of the batch; None if it was the last batch."""
-        where = [statements.scope(shape, self.account is not None)]
+        account = self.account is not None
+        where = [statements.scope(shape, account)]
         values: dict[str, object] = {"account": self.account, "batch": self.batch, **statements.parameters(self.address)}
         if after is not None:
-            where.append(statements.after(shape))
+            where.append(statements.after(shape, account))
             values |= {f"after_{key}": value for key, value in after.items()}
         last = await tx.rows(statements.bound(shape, " AND ".join(where)), values)
         end = dict(zip(shape.keys, last[0], strict=True)) if last else None
         if end is not None:
-            where.append(statements.after(shape, beyond=True))
+            where.append(statements.after(shape, account, beyond=True))
             values |= {f"last_{key}": value for key, value in end.items()}
         found = await tx.rows(statements.hits(shape, " AND ".join(where)), values)
         return [_hit(shape, row) for row in found], end

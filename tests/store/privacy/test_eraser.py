@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import psycopg2
 import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
+from mailsvc.mail.address_search import Address
 from mailsvc.outcome import Delivered
 from mailsvc.store.events import events
 from mailsvc.store.events.event_data import Click
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.ids import uuid7
 from mailsvc.store.people.users import Users
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.privacy import statements
 from mailsvc.store.privacy.eraser import Eraser, refused
 from mailsvc.store.privacy.erasures import Erasure
 from mailsvc.store.privacy.finding import Finder
-from tests.store.fixtures import DAY, NOW, StoreRig, email
+from mailsvc.store.privacy.rows import Rows
+from tests.store.fixtures import DAY, NOW, StoreRig, email, nodes
 from tests.store.fixtures import OTHER as ELSEWHERE
 from tests.store.privacy.filling import ACCOUNT, CANARY, INSTALLATION, KEYS, MESSAGE, OTHER, fill, leaks
 
@@ -42,6 +48,46 @@ def query(database: str, sql: str) -> list[tuple[Any, ...]]:
             return list(cursor.fetchall())
     finally:
         connection.close()
+
+
+@attrs.define
+class Explained:
+    """A transaction that counts the rows that its statements read."""
+
+    tx: Transaction
+    read: float = 0
+
+    async def rows(self, sql: str, params: Any) -> Any:
+        [(plans,)] = await self.tx.rows(sql.replace("SELECT", "EXPLAIN (ANALYZE, FORMAT JSON) SELECT", 1), params)
+        scans = [node for node in nodes(plans[0]["Plan"]) if "Scan" in node["Node Type"]]
+        self.read += sum((scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] for scan in scans)
+        return await self.tx.rows(sql, params)
+
+
+@pytest.mark.parametrize("account", [None, ACCOUNT])
+@pytest_twisted.ensureDeferred
+async def test_a_batch_reads_its_own_rows_only(pool: Pool, account: Any) -> None:
+    ids = [uuid7(NOW.timestamp()) for _ in range(3000)]
+    for sql in (
+        "INSERT INTO events (account_id, email_id, event_id, type, at) SELECT %s, i, i, 'domain.created', now() FROM unnest(%s) i",
+        "INSERT INTO consents (account_id, id, hash, kind, action, source, at)"
+        " SELECT %s, i, 'x', 'all', 'unsubscribed', 'api', now() FROM unnest(%s) i",
+        "ANALYZE events",
+        "ANALYZE consents",
+    ):
+        await pool.run(sql, (ACCOUNT, ids) if "%s" in sql else ())
+    found = await statements.shapes(pool)
+    for name, keys in {"events": ("email_id", "event_id"), "consents": ("id",)}.items():
+        key = {"account_id": str(ACCOUNT), **dict.fromkeys(keys, str(ids[1500]))}
+
+        async def batch(tx: Transaction, name: str = name, key: Mapping[str, str] = key) -> tuple[Any, float]:
+            explained = Explained(tx)
+            _, last = await Rows(Address(CANARY), account, 10)._batch(explained, found[name], key)  # type: ignore[arg-type]
+            return last, explained.read
+
+        last, read = await pool.transact(batch)
+        assert last == {"account_id": str(ACCOUNT), **dict.fromkeys(keys, str(ids[1510]))}
+        assert read <= 2 * 10 + 5, name
 
 
 @pytest.mark.parametrize("account", [None, ACCOUNT])
