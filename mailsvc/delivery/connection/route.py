@@ -23,6 +23,7 @@ _KEPT_FAILURE = 15.0
 _NAMED = 20  # hosts in the name of a destination
 _LONGEST = 1000  # characters of that name. With provider, pool and region, it must fit into a row of an index (2704 bytes)
 _DIGEST = 32  # characters that stand for the hosts that do not fit
+_HOSTS = 8  # of each kept route, on average: one with the most takes 15 kB
 _MOST_HOSTS = 200  # of a destination. How many are tried for one connection: connect.
 _LABEL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")  # 5321 §4.1.2, and "_", which some hosts have
 _SEPARATORS = frozenset("/@* ")  # in the names of destinations and holds: of the provider, the pool and hosts, and for everything
@@ -143,6 +144,7 @@ class Routes:
         self._own = frozenset(name.lower() for name in own)
         self._fixed = {domain.lower().rstrip("."): operator_route(target) for domain, target in routes.items()}
         self._kept: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
+        self._hosts = 0  # of all kept routes
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -167,11 +169,16 @@ class Routes:
         answer = self.cached(domain)
         if answer is None:
             answer = self._filed(await self._look_up(domain))
-            kept_for = _KEPT_FAILURE if isinstance(answer, Unknown) else _KEPT
-            self._kept[domain] = (self._clock.seconds() + kept_for, answer)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            self._keep(domain, answer)
         return answer
+
+    def _keep(self, domain: str, answer: Answer) -> None:
+        _, former = self._kept.pop(domain, (0.0, None))
+        kept_for = _KEPT_FAILURE if isinstance(answer, Unknown) else _KEPT
+        self._kept[domain] = (self._clock.seconds() + kept_for, answer)
+        self._hosts += _count(answer) - _count(former)
+        while len(self._kept) > self._size or self._hosts > _HOSTS * self._size:
+            self._hosts -= _count(self._kept.popitem(last=False)[1][1])
 
     async def signed(self, domain: str) -> bool | None:
         """Whether DNSSEC validated the hosts of a domain. None: that cannot be looked up now."""
@@ -220,3 +227,7 @@ def _is_host(name: str) -> bool:
     if len(labels) < 2 or not all(label and _LABEL.issuperset(label) for label in labels):
         return False
     return not is_address(name)
+
+
+def _count(answer: Answer | None) -> int:
+    return len(answer.hosts) if isinstance(answer, Route) else 0

@@ -51,6 +51,17 @@ def test_mx_hosts_by_preference_and_one_name_for_the_set() -> None:
     )
 
 
+def test_routes_with_many_hosts_take_more_room() -> None:
+    found = Names()
+    found.mxs = {f"d{n}.example": [(host, f"h{host}.example") for host in range(50 if n < 20 else 2)] for n in range(100)}
+    routes = Routes(Clock(), found, {}, size=50)
+    kept = []
+    for domain in found.mxs:
+        Deferred.fromCoroutine(routes.resolve(domain))
+        kept.append(sum(routes.cached(each) is not None for each in found.mxs))
+    assert (kept[7], kept[19], kept[-1]) == (8, 8, 50), "400 hosts, or 50 domains"
+
+
 @pytest.mark.parametrize(
     ("domain", "reply"),
     [
