@@ -5,9 +5,11 @@ How long each kind is kept: settings/retention. The SQL, and what is exempt: sto
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import attrs
 from twisted.logger import Logger
@@ -19,6 +21,7 @@ from mailsvc.settings import retention
 from mailsvc.store.broadcasts.retention import BroadcastRetention
 from mailsvc.store.console.operators import sweep_sessions
 from mailsvc.store.domains.reports import Reports
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.logs.retention import Retention as Stored
 from mailsvc.store.mail.dsn_requests import Notices
 from mailsvc.store.people.sessions import Sessions
@@ -51,14 +54,7 @@ class RetentionSweep:
         rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
             self._partitions, self._accounts, self._broadcasts, self._tls, self._reports, self._sessions, self._notices,
         )  # fmt: skip
-        failed: Exception | None = None
-        for one in rounds:
-            try:
-                await one(utc(self.clock))
-            except Exception as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        await in_turn([partial(one, utc(self.clock)) for one in rounds], ends=())
 
     async def _partitions(self, now: datetime) -> None:
         gone = await Stored(self.pool).sweep(retention.days(self.days), now)
@@ -70,12 +66,15 @@ class RetentionSweep:
 
     async def _accounts(self, now: datetime) -> None:
         stored, everybody = Stored(self.pool), retention.days(self.days)
-        for account_id, wanted in (await stored.accounts()).items():
+
+        async def sweep(account_id: UUID, wanted: Mapping[str, int]) -> None:
             own = retention.days(self.days, wanted)
             shorter = {kind: number for kind, number in own.items() if number < everybody[kind]}
             count = await stored.sweep_account(account_id, shorter, now)
             if count:
                 log.info("deleted {count} old rows of account {account_id}", count=count, account_id=str(account_id))
+
+        await in_turn([partial(sweep, *each) for each in (await stored.accounts()).items()])
 
     async def _tls(self, now: datetime) -> None:
         await TlsRecords(self.pool).sweep(now, timedelta(days=self.days.tls))

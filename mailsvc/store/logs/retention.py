@@ -18,6 +18,7 @@ import attrs
 
 from mailsvc.store.cells.coordinator import changing_schema
 from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.cells import PARTITIONS, PARTITIONS_OF_CELL, PLACES, PLACES_IN_CELL, cell_of
 from mailsvc.store.postgres.connection import Row
@@ -106,8 +107,11 @@ class Retention:
     async def sweep(self, days: Mapping[str, int], now: datetime) -> list[str]:
         """Delete data older than the given days of each kind. Returns the partitions that were truncated or dropped."""
         done: list[str] = []
-        for kind, count in days.items():
-            done += await self._sweep(KINDS[kind], now - timedelta(days=count))
+
+        async def sweep(kind: str, count: int) -> None:
+            done.extend(await self._sweep(KINDS[kind], now - timedelta(days=count)))
+
+        await in_turn([partial(sweep, *each) for each in days.items()], ends=())
         return done
 
     async def sweep_account(self, account_id: UUID, days: Mapping[str, int], now: datetime) -> int:

@@ -27,6 +27,7 @@ from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
+from mailsvc.store.postgres.errors import TimedOut
 from mailsvc.store.postgres.pool import Pool, Transaction
 from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, StoreRig, email, together
 
@@ -270,6 +271,27 @@ async def test_an_account_that_keeps_less(store: StoreRig, monkeypatch: pytest.M
     assert {"emails", "messages", "events"} <= set(await left(store.pool, waiting))
     await retention.want(ACCOUNT, {})
     assert await retention.accounts() == {}
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_fails_does_not_hold_up_what_is_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[Any] = []
+
+    async def accounts(self: Retention) -> dict[UUID, dict[str, int]]:
+        return {ACCOUNT: {"bodies": 7}, OTHER: {"bodies": 7}}
+
+    async def fail(self: Retention, what: Any, *given: Any) -> list[str]:
+        swept.append(what)
+        raise TimedOut("canceling statement due to statement timeout")
+
+    for name, double in (("accounts", accounts), ("sweep_account", fail), ("_sweep", fail)):
+        monkeypatch.setattr(Retention, name, double)
+    pool: Any = None
+    with pytest.raises(TimedOut):
+        await RetentionSweep(pool, Clock(), terms.Retention())._accounts(NOW)
+    with pytest.raises(TimedOut):
+        await Retention(pool).sweep(THIRTY, NOW)
+    assert swept == [ACCOUNT, OTHER, *(retention_.KINDS[kind] for kind in THIRTY)]
 
 
 @pytest_twisted.ensureDeferred
