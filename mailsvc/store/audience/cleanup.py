@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import attrs
 
 from mailsvc.store.audience.imports import Imports
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 BATCH = 5000  # rows in a transaction
@@ -66,24 +69,31 @@ class Cleanup:
 
         `deleted_before`: when segments, topics and properties were deleted whose deletion can no longer be undone.
         """
-        members = References("contact_segments", "segment_id", "contact_id")
-        await self._forget("segments", members, (CONFIRMATIONS,), deleted_before, _SENT_TO)
-        await self._forget("topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED), deleted_before)
-        properties = _DELETED.format(table="contact_properties", id="number", unless="")
-        for account_id, number in await self.pool.rows(properties, (deleted_before,)):
-            if await self._strip(account_id, str(number)):
-                await self._remove("contact_properties", "number", account_id, number, ())
-        errors = References("contact_import_errors", "import_id", "line")
-        for account_id, import_id in await self.pool.rows(OLD_IMPORTS, (imports_before,)):
-            if await self._empty(errors, account_id, import_id):
-                await self.pool.run(REMOVE_IMPORT, (account_id, import_id))
-        for account_id, import_id in await self.pool.rows(OLD_UPLOADS, (uploads_before,)):
-            await self.imports.discard(account_id, import_id)
+        members = partial(self._forget, "segments", References("contact_segments", "segment_id", "contact_id"), (CONFIRMATIONS,))
+        choices = partial(self._forget, "topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED))
+        works: Sequence[tuple[str, datetime, Callable[[UUID, Any], Awaitable[object]]]] = (
+            (_DELETED.format(table="segments", id="id", unless=_SENT_TO), deleted_before, members),
+            (_DELETED.format(table="topics", id="id", unless=""), deleted_before, choices),
+            (_DELETED.format(table="contact_properties", id="number", unless=""), deleted_before, self._forget_property),
+            (OLD_IMPORTS, imports_before, self._forget_import),
+            (OLD_UPLOADS, uploads_before, self.imports.discard),
+        )
+        await in_turn([partial(self._each, *work) for work in works])
 
-    async def _forget(self, table: str, references: References, more: Sequence[str], before: datetime, unless: str = "") -> None:
-        for account_id, id_ in await self.pool.rows(_DELETED.format(table=table, id="id", unless=unless), (before,)):
-            if await self._empty(references, account_id, id_):
-                await self._remove(table, "id", account_id, id_, (_references(references), *more))
+    async def _each(self, sql: str, before: datetime, work: Callable[[UUID, Any], Awaitable[object]]) -> None:
+        await in_turn([partial(work, account_id, id_) for account_id, id_ in await self.pool.rows(sql, (before,))])
+
+    async def _forget(self, table: str, references: References, more: Sequence[str], account_id: UUID, id_: UUID) -> None:
+        if await self._empty(references, account_id, id_):
+            await self._remove(table, "id", account_id, id_, (_references(references), *more))
+
+    async def _forget_property(self, account_id: UUID, number: int) -> None:
+        if await self._strip(account_id, str(number)):
+            await self._remove("contact_properties", "number", account_id, number, ())
+
+    async def _forget_import(self, account_id: UUID, import_id: UUID) -> None:
+        if await self._empty(References("contact_import_errors", "import_id", "line"), account_id, import_id):
+            await self.pool.run(REMOVE_IMPORT, (account_id, import_id))
 
     async def _empty(self, references: References, account_id: UUID, id_: UUID) -> bool:
         """Whether nothing is left; otherwise there is more for the next run."""

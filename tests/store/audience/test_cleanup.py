@@ -7,14 +7,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 
 from mailsvc.store.audience import cleanup
-from mailsvc.store.audience.cleanup import Cleanup
+from mailsvc.store.audience.cleanup import Cleanup, References
 from mailsvc.store.audience.imports import Imports
 from mailsvc.store.audience.values import Choice
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.values import Content
+from mailsvc.store.postgres.errors import TimedOut
 from tests.store.audience.rig import NOW, PAGE, WORDING, Audience
 
 
@@ -33,12 +35,22 @@ async def test_references_go_and_others_stay(audience: Audience, monkeypatch: An
         )  # fmt: skip
     await audience.preferences.unsubscribe(account, await audience.hash("0@example.net"), topic.id, PAGE)
     await audience.preferences.unsubscribe(account, await audience.hash("0@example.net"), other.id, PAGE)
+    stuck, empty = await audience.segments.add(account, "stuck"), Cleanup._empty
+
+    async def fail(self: Cleanup, references: References, account_id: UUID, id_: UUID) -> bool:
+        if id_ == stuck.id:
+            raise TimedOut("canceling statement due to statement timeout")
+        return await empty(self, references, account_id, id_)
+
+    monkeypatch.setattr(Cleanup, "_empty", fail)
+    await audience.segments.remove(account, stuck.id)
     await audience.segments.remove(account, gone.id)
     await audience.segments.remove(account, asking.id)
     await audience.topics.remove(account, topic.id)
     await audience.properties.remove(account, plan.id)
-    await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW, NOW, NOW + timedelta(hours=1))
-    for table, ids in (("segments", {kept.id}), ("topics", {other.id}), ("contact_properties", {seats.id})):
+    with pytest.raises(TimedOut):
+        await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW, NOW, NOW + timedelta(hours=1))
+    for table, ids in (("segments", {kept.id, stuck.id}), ("topics", {other.id}), ("contact_properties", {seats.id})):
         assert {id_ for (id_,) in await audience.pool.rows(f"SELECT id FROM {table}")} == ids
     assert await audience.pool.rows("SELECT segment_id, count(*) FROM contact_segments GROUP BY 1") == [(kept.id, 5)]
     assert await audience.pool.rows("SELECT topic_id, count(*) FROM contact_topics GROUP BY 1") == [(other.id, 5)]
