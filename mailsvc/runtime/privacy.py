@@ -20,6 +20,7 @@ from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.account_data.deletion import sweep
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.erasures import the_account
@@ -70,9 +71,15 @@ class ErasureService:
         """Does nothing while the clock cannot be trusted."""
         if held(self.clock):
             return
-        eraser, journal, now = self.erasing.eraser, self.erasing.journal, utc(self.clock)
-        for account_id in await Closing(eraser.pool, self.clock).due():
-            await self.erasing.begin(account_id, the_account(account_id), False, "service")
+        now = utc(self.clock)
+        await in_turn([self._begin_due, partial(self._continue, now), partial(self._expire, now), partial(self._sweep, now)])
+
+    async def _begin_due(self) -> None:
+        due = await Closing(self.erasing.eraser.pool, self.clock).due()
+        await in_turn([partial(self.erasing.begin, account_id, the_account(account_id), False, "service") for account_id in due])
+
+    async def _continue(self, now: datetime) -> None:
+        eraser = self.erasing.eraser
         self._tried = {id_: at for id_, at in self._tried.items() if now - at < RETRY}
         for erasure, email in await eraser.erasures.unfinished(self._tried, self.at_once):
             if not eraser.stopped:
@@ -80,13 +87,20 @@ class ErasureService:
                 if email is not None and (await eraser.run(erasure, email)).finished_at is not None:
                     self._tried.pop(erasure.id)
                     log.info("Erasure {id} is finished.", id=str(erasure.id))
+
+    async def _expire(self, now: datetime) -> None:
+        journal = self.erasing.journal
         if journal is not None and (gone := journal.expire(now)):
             log.info("{count} entries of the erasure journal expired.", count=gone)
+
+    async def _sweep(self, now: datetime) -> None:
         if self._swept is None or now - self._swept >= RETRY:
             self._swept = now
-            for account_id in await eraser.erasures.deleted(now - LATE):
-                if count := await sweep(eraser.pool, account_id):
-                    log.info("{count} rows that came after the deletion of {account} were deleted.", count=count, account=str(account_id))
+            await in_turn([partial(self._sweep_one, each) for each in await self.erasing.eraser.erasures.deleted(now - LATE)])
+
+    async def _sweep_one(self, account_id: UUID) -> None:
+        if count := await sweep(self.erasing.eraser.pool, account_id):
+            log.info("{count} rows that came after the deletion of {account} were deleted.", count=count, account=str(account_id))
 
 
 async def _in_thread(reactor: Any, call: Callable[..., Any], *given: Any) -> Any:

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.clock import utc
+from mailsvc.runtime import privacy
 from mailsvc.runtime.privacy import ErasureService
 from mailsvc.store.account_data import tables
 from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.people.audit import by_operator
+from mailsvc.store.postgres.errors import TimedOut
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy import inventory
-from mailsvc.store.privacy.erasures import the_account
+from mailsvc.store.privacy.erasures import Erasures, the_account
 from mailsvc.store.privacy.journal import Journal, Recorded, apply
 from tests.store.fixtures import ACCOUNT, OTHER, StoreRig, email
 from tests.store.privacy.filling import KEYS, fill, leaks
@@ -144,6 +147,29 @@ async def test_a_running_daemon_deletes_when_the_time_has_come_and_again_after_a
     assert await apply(eraser(pool), journal, restored=False) == 0
     await ErasureService(reactor, recorded).continue_all()
     assert len(await pool.rows("SELECT 1 FROM emails")) == 1 and len(await pool.rows("SELECT 1 FROM accounts")) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_accounts_that_fail_hold_up_neither_others_nor_erasures(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twisted.internet import reactor
+
+    tried: list[UUID] = []
+
+    async def fail(self: Any, account_id: UUID, *given: Any) -> int:
+        tried.append(account_id)
+        raise TimedOut("canceling statement due to statement timeout")
+
+    async def both(self: Any, *given: Any) -> list[UUID]:
+        return [ACCOUNT, OTHER]
+
+    recorded = Recorded(eraser(store.pool), None)
+    begun = await recorded.begin(ACCOUNT, "a@else.example", False, "api")
+    for owner, name, double in ((Recorded, "begin", fail), (privacy, "sweep", fail), (Closing, "due", both), (Erasures, "deleted", both)):
+        monkeypatch.setattr(owner, name, double)
+    with pytest.raises(TimedOut):
+        await ErasureService(reactor, recorded).continue_all()
+    found = await recorded.eraser.erasures.get(ACCOUNT, begun.id)
+    assert found is not None and found.finished_at is not None and tried == [ACCOUNT, OTHER] * 2
 
 
 @pytest_twisted.ensureDeferred
