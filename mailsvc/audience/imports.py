@@ -20,7 +20,7 @@ from mailsvc.store.audience.import_values import Batch, Import, ImportRow, Lost,
 from mailsvc.store.audience.imports import CHUNK, Imports
 from mailsvc.store.audience.keys import AudienceKey, AudienceKeys
 from mailsvc.store.audience.values import Limits
-from mailsvc.store.postgres.errors import Transient
+from mailsvc.store.postgres.errors import StoreError, Transient
 
 T = TypeVar("T")
 log = Logger()
@@ -148,14 +148,21 @@ class ImportWorker:
                 raise
             batch = await following
             if before.counts.total // ANALYZE < one.counts.total // ANALYZE and _is_power(one.counts.total // ANALYZE):
-                await self.imports.analyze()
+                await self._analyze()
             if batch is not None and (self.stopping or self.clock.seconds() >= until):
                 await self.imports.give_back(one)
                 return
         if one.counts.total >= ANALYZE:
-            await self.imports.analyze()
+            await self._analyze()
         await self.imports.end(one)
         log.info("Import {id} is completed: {total} rows", id=one.id, total=one.counts.total)
+
+    async def _analyze(self) -> None:
+        """It only helps the planner, and cannot run beside a VACUUM or a new index of the table."""
+        try:
+            await self.imports.analyze()
+        except StoreError as error:
+            log.warn("The statistics of contacts could not be updated after an import: {reason}", reason=str(error))
 
 
 def _is_power(number: int) -> bool:

@@ -19,6 +19,7 @@ from mailsvc.store.audience.import_values import Import, Lost, Orders
 from mailsvc.store.audience.imports import CHUNK, Imports
 from mailsvc.store.audience.values import Choice
 from mailsvc.store.paging import ALL
+from mailsvc.store.postgres.errors import Contention
 from tests.store.audience.rig import PAGE, Audience
 
 
@@ -230,6 +231,16 @@ async def test_imports_take_turns(importing: Importing, monkeypatch: Any) -> Non
     assert [(await importing.get(one.id)).counts.total for one in (first, second)] == [1, 1]
     importing.worker.stopping = True
     assert not await importing.worker.poll()
+
+
+@pytest_twisted.ensureDeferred
+async def test_import_ends_although_statistics_cannot_be_updated(importing: Importing, monkeypatch: Any) -> None:
+    async def beside_a_vacuum(self: Imports) -> None:
+        raise Contention("55P03", "canceling statement due to lock timeout")
+
+    monkeypatch.setattr(imports, "ANALYZE", 1)
+    monkeypatch.setattr(Imports, "analyze", beside_a_vacuum)
+    assert counted(await importing.run("email\na@example.net\n")) == (1, 1, 0, 0, 0)
 
 
 @pytest_twisted.ensureDeferred
