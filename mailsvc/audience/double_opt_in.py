@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from html import escape
 from typing import Any, Protocol
 from uuid import UUID
@@ -22,6 +23,7 @@ from mailsvc.incoming import Content, Incoming
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.store.audience.confirmations import Confirmations, Request
 from mailsvc.store.audience.keys import HASH, AudienceKeys
+from mailsvc.store.in_turn import in_turn
 
 CHANNEL = "confirmations"  # of notifications: somebody was asked
 LINK = "{{{CONFIRM_URL}}}"  # in the text of an email
@@ -70,9 +72,11 @@ class ConfirmationSender:
 
     async def send_due(self) -> None:
         now = utc(self.clock)
-        for due in await self.confirmations.due(now):
-            if await self.confirmations.claim(due, now, now + AGAIN):
-                await self._send(due)
+        await in_turn([partial(self._claim_and_send, due, now) for due in await self.confirmations.due(now)])
+
+    async def _claim_and_send(self, due: Request, now: datetime) -> None:
+        if await self.confirmations.claim(due, now, now + AGAIN):
+            await self._send(due)
 
     async def _send(self, due: Request) -> None:
         if due.wording is None or due.expires_at <= utc(self.clock):

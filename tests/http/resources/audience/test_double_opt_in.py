@@ -6,6 +6,7 @@ import re
 from typing import Any
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 
 from mailsvc.audience.double_opt_in import ConfirmationLinks, ConfirmationSender
@@ -14,6 +15,7 @@ from mailsvc.incoming import Incoming
 from mailsvc.store.audience.confirmations import Confirmations
 from mailsvc.store.audience.evidence import Evidence
 from mailsvc.store.audience.keys import AudienceKeys
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.accounts import Accounts
 from tests.http.api_rig import ApiRig
 from tests.http.resources.audience.test_contacts import make
@@ -95,6 +97,23 @@ async def test_refused_email_is_tried_again_later(rig: ApiRig) -> None:
     await rig.pool.run("UPDATE confirmations SET retry_at = retry_at - interval '1 hour 1 minute'")
     await sender(rig, accepting).send_due()
     assert len(accepting.emails) == 1 and accepting.emails[0][2] == refusing.emails[0][2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_fails_does_not_hold_up_the_others(rig: ApiRig) -> None:
+    segment = await make(rig, "/segments", name="Newsletter", double_opt_in=WORDING)
+    for name in ("ada", "bob"):
+        await make(rig, "/contacts", email=f"{name}@example.net", segments=[segment])
+    tried: list[str] = []
+
+    class Failing:
+        async def submit(self, account_id: UUID, email: Incoming, key: str) -> UUID:
+            tried.append(email.to[0].address)
+            raise EncryptionError("The secret cannot be decrypted.")
+
+    with pytest.raises(EncryptionError):
+        await sender(rig, Failing()).send_due()
+    assert sorted(tried) == ["ada@example.net", "bob@example.net"]
 
 
 @pytest_twisted.ensureDeferred
