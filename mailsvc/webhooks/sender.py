@@ -72,7 +72,7 @@ class _Place:
 
 @attrs.frozen
 class _Message:
-    """A request to send. `body`: None if the event is no longer stored. `started`: Unix time in seconds."""
+    """A request to send. `body`: None if the event is no longer stored or cannot be read. `started`: Unix time in seconds."""
 
     due: Due
     started: float
@@ -156,7 +156,7 @@ class WebhookSender(Service):
         ends, connection = self._clock.seconds() + TURN, None
         try:
             while waiting:
-                message = _message(waiting.popleft(), unix(self._clock))
+                message = self._message(waiting.popleft())
                 connection = connection or self._fetcher.connection()
                 well = await self._attempt(message, connection, open_now)
                 if not well or self._clock.seconds() >= ends or not self.running:
@@ -168,6 +168,14 @@ class WebhookSender(Service):
         finally:
             if connection is not None:
                 connection.close()
+
+    def _message(self, due: Due) -> _Message:
+        started = unix(self._clock)
+        try:
+            return _message(due, started)
+        except Exception:  # it would be claimed for ever, together with those behind it
+            self.log.failure("the event {event_id} cannot be sent to a webhook", event_id=str(due.event_id))
+            return _Message(due, started, None, {})
 
     def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
         self._under_way.discard(serving)
@@ -262,7 +270,7 @@ class WebhookSender(Service):
         """The status, the response, and Retry-After."""
         url, body = message.due.url, message.body
         if body is None:
-            return 0, "The event is no longer stored, so it cannot be sent.", None
+            return 0, "The event is no longer stored or cannot be read, so it cannot be sent.", None
         try:
             reply = await connection.fetch("POST", url, seconds=self._limits.timeout, keep=RESPONSE, headers=message.headers, body=body)
         except FetchError as error:

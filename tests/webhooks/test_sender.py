@@ -51,7 +51,8 @@ class Rig:
         self.away = False
         self.writing: list[Deferred[None]] | None = None  # what is being written down, when that takes its time
         self.unwritable: set[str] = set()  # responses that the database does not take
-        self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
+        self.forgotten: set[UUID] = set()  # messages whose event is no longer kept, or cannot be read
+        self.no_message: dict[str, Any] | None = None
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
         self.discarding: list[Deferred[None]] | None = None  # batches of messages, when discarding takes its time
@@ -99,7 +100,7 @@ class Rig:
             mine = [(key, row) for key, row in self.rows.items() if row.webhook_id == webhook_id and row.next_at <= now][:most]
             for key, row in mine:
                 row.next_at = until
-                message = None if key in self.forgotten else {"type": "t"}
+                message = self.no_message if key in self.forgotten else {"type": "t"}
                 found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, message, None))
         return found
 
@@ -369,16 +370,20 @@ def test_discarding_the_messages_of_a_disabled_endpoint_delays_nobody() -> None:
     assert stopped.called and len(rig.discarding) == 2, "another process discards the rest"
 
 
-def test_an_event_that_is_no_longer_stored_fails_alone() -> None:
+@pytest.mark.parametrize("what", ["forgotten", "unreadable"])
+def test_an_event_that_is_no_longer_stored_or_cannot_be_read_fails_alone(what: str) -> None:
     rig = Rig(per_endpoint=1)
     rig.add(9, "good", 1)
     rig.forgotten = {*list(rig.rows)[::2]}
+    if what == "unreadable":
+        rig.no_message = {"type": object()}
     rig.posts.startService()
     rig.run(0.1)
     assert (rig.rows, rig.failing, len(rig.at("good"))) == ({}, set(), 4)
     ended = [posted for posted in rig.posted if not posted.request_sent]
     assert {posted.due.event_id for posted in ended} == rig.forgotten
-    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "The event is no longer stored, so it cannot be sent.")}
+    why = "The event is no longer stored or cannot be read, so it cannot be sent."
+    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", why)}
 
 
 def test_stopping_waits_for_attempts_in_progress() -> None:
