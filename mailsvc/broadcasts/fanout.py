@@ -38,6 +38,7 @@ from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.values import NewEmail, NewRecipient, Personal
+from mailsvc.store.postgres.errors import Transient
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.tracking.outgoing import OutgoingTracking
 
@@ -130,6 +131,10 @@ class Fanout:
                 await self._work(found)
             except Overtaken:
                 continue
+            except Transient:
+                raise
+            except Exception:  # the others that are due do not wait until the loop tries again
+                self.log.failure("broadcast {id} failed and is tried again", id=str(found.id))
 
     async def _work(self, found: Broadcast) -> None:
         if found.status == "canceled":

@@ -8,6 +8,7 @@ from datetime import timedelta
 from email import message_from_bytes, policy
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import attrs
 import pytest
@@ -18,12 +19,13 @@ from mailsvc.accounts.quota import Quotas
 from mailsvc.broadcasts import fanout as fanout_
 from mailsvc.broadcasts.consent import CANCELED, OnHold
 from mailsvc.broadcasts.copying import duplicate
-from mailsvc.broadcasts.fanout import EXHAUSTED
+from mailsvc.broadcasts.fanout import EXHAUSTED, Fanout
 from mailsvc.clock import utc
 from mailsvc.http.resources.broadcasts.fields import expected_end
 from mailsvc.monitoring.metrics import Exposition, broadcasts
 from mailsvc.store.broadcasts.retention import BroadcastRetention
 from mailsvc.store.broadcasts.sending import Sending
+from mailsvc.store.broadcasts.values import Broadcast
 from mailsvc.store.people.quota import Quota as StoredQuota
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
@@ -446,6 +448,23 @@ async def test_the_copy_of_a_sent_broadcast_has_a_text_only_if_somebody_wrote_it
     again = await duplicate(rig.broadcasts, at_once, ACCOUNT, copy, [])
     assert again is not None and (await rig.broadcasts.bodies(ACCOUNT, again))[1] == copied
     assert await duplicate(rig.broadcasts, at_once, ACCOUNT, ACCOUNT, []) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_fails_unexpectedly_does_not_hold_up_the_others(rig: BroadcastRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.contact("ada@example.net")
+    sent, failed, begin = {await rig.send(), await rig.send()}, list[UUID](), Fanout._begin
+
+    async def fail_once(self: Fanout, found: Broadcast) -> None:
+        if not failed:
+            failed.append(found.id)
+            raise ValueError("a defect")
+        await begin(self, found)
+
+    monkeypatch.setattr(Fanout, "_begin", fail_once)
+    await rig.fanout.run()
+    [other] = sent.difference(failed)
+    assert (await rig.get(other)).queued == 1 and (await rig.get(failed[0])).queued == 0
 
 
 @pytest_twisted.ensureDeferred
