@@ -173,7 +173,7 @@ class WebhookSender(Service):
         started = unix(self._clock)
         try:
             return _message(due, started)
-        except Exception:  # it would be claimed for ever, together with those behind it
+        except (AttributeError, LookupError, TypeError, ValueError):  # it would be claimed for ever, together with those behind it
             self.log.failure("the event {event_id} cannot be sent to a webhook", event_id=str(due.event_id))
             return _Message(due, started, None, {})
 
