@@ -29,7 +29,7 @@ async def test_addresses_are_added_as_people_write_them(pool: Pool, typed: str, 
     assert sorted(one.email for one in found) == stored
 
 
-@pytest.mark.parametrize("wrong", ["nobody", "a@b@c.example", "Ann<ann@example.com>", "ann@exa_mple.com"])
+@pytest.mark.parametrize("wrong", ["nobody", "a@b@c.example", "Ann<ann@example.com>", "ann@-example.com"])
 @pytest_twisted.ensureDeferred
 async def test_what_is_not_an_address_is_named_and_stays_in_the_form(pool: Pool, wrong: str) -> None:
     _, account, ann = await started(pool)
