@@ -136,8 +136,7 @@ class Attempts:
                 transaction.repeated = True
                 return AttemptResult(reusable=False, repeat=True)
             ended = pace.now(self._clock)
-            tls_failed = connection.mode == "clear"
-            reading = read(result, transaction.recipients, connection.host, self._moment(ended), tls_failed=tls_failed)
+            reading = read(result, transaction.recipients, connection.host, self._moment(ended), tls_failed=connection.tls_failed)
             remaining = transaction.split(reading.left_out)
             settlement = self._settlement(connection, transaction, loaded, result, reading, started, ended)
             await self._settle(transaction, settlement, awaited=connection.awaited)

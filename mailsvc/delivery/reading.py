@@ -52,7 +52,7 @@ class Moment:
 
 
 def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment, *, tls_failed: bool = False) -> Reading:
-    """The outcome of each recipient, in their order. `tls_failed`: the connection has no TLS because TLS failed a while ago."""
+    """The outcome of each recipient, in their order. `tls_failed`: the connection has no TLS although the host offers it."""
     outcomes = []
     left_out = []
     trouble = None

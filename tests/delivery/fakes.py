@@ -340,7 +340,7 @@ class FakeClient:
     def __init__(self, server: Server) -> None:
         server.connections += 1
         self.server, self.number = server, server.connections
-        self.usable, self.tls, self.sent = True, server.tls, 0
+        self.usable, self.tls, self.tls_refused, self.sent = True, server.tls, False, 0
         self.capabilities = server.capabilities
         self.waiting: Deferred[Any] | None = None
         self.sent_dot = False

@@ -50,9 +50,10 @@ def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, eh
         assert (AGAIN in outcome.reason) is (kind is Later)
 
 
-def test_a_server_that_requires_tls_after_tls_failed_is_retried() -> None:
+@pytest.mark.parametrize("starttls", ["close", b"454 4.7.0 TLS not available\r\n"])
+def test_a_server_that_requires_tls_after_tls_failed_is_retried(starttls: str | bytes) -> None:
     rig = WiredRig()
-    rig.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n")
+    rig.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=starttls, MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n")
     rig.store.add(1, "bob@x.example")
     rig.start()
     rig.run(30)

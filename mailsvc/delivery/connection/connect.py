@@ -99,6 +99,11 @@ class OpenConnection:
         return ActualTls(self.host, self.client.tls is not None, self.mode, self.operator, self.dane)
 
     @property
+    def tls_failed(self) -> bool:
+        """Whether it has no TLS although the host offers it: the handshake failed a while ago, or the host refused STARTTLS now."""
+        return self.mode == "clear" or self.client.tls_refused
+
+    @property
     def tls(self) -> str | None:
         """Version, cipher and how the certificate was verified, as an attempt shows it."""
         by = {"verified": ", certificate verified by its authority", "dane": ", certificate verified by DANE"}

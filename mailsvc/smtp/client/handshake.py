@@ -98,6 +98,11 @@ class Handshake(ClientConnection):
         self._connected_at = self._clock.seconds()
         self._expect_reply(self._greeting_reply, self._timeouts.greeting, "greeting")
 
+    @property
+    def tls_refused(self) -> bool:
+        """Whether the server announces STARTTLS, but refused it."""
+        return bool(self._refused_tls)
+
     def certificate_fault(self) -> str | None:
         """Why the server's certificate would be refused if it had to be trusted. Only with TLS; None if the connection is closed."""
         return self._tls_options.would_refuse(self.transport.getHandle()) if self._open else None
