@@ -89,7 +89,7 @@ def _read(mail: MailParts) -> ReportMail:
     if dsn is not None:
         first = dsn.recipients[:_READ]
         texts = text_bounce.explanations(mail.text, [recipient.final for recipient in first])
-        explained = [attrs.evolve(recipient, explanation=text) for recipient, text in zip(first, texts, strict=True)]
+        explained = [attrs.evolve(each, explanation=text, near=near) for each, (text, near) in zip(first, texts, strict=True)]
         return _report((*explained, *dsn.recipients[_READ:]), dsn.reporter)
     notification = ses.read(mail)
     if isinstance(notification, tuple):
@@ -136,7 +136,8 @@ def _bounced(recipient: ReportedRecipient, reporter: str) -> Bounced:
     if not found.stated and recipient.explanation:
         explained = _reply(attrs.evolve(recipient, diagnostic=recipient.explanation))
         better = diagnose(explained, host, "report")
-        if better.stated:
+        only = recipient.near and not recipient.diagnostic  # OpenSMTPD writes the reason nowhere else
+        if better.stated or only:
             found, reply = better, reply if _REFUSAL.match(_clean(recipient.diagnostic)) else explained
     diagnostic = _short(str(reply))
     by = f"{_short(reporter)} reported later" if reporter else "A later report says"

@@ -273,3 +273,42 @@ def test_many_recipients_and_many_mentions_are_read_quickly(names: list[str]) ->
     begin = time.process_time()
     text_bounce.explanations(found.text, [each.final for each in recipients.recipients])
     assert time.process_time() - begin < 0.05
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "reply", "kind"),
+    [
+        ("exited abnormally", "5.3.0", "550 5.3.0 exited abnormally", "system"),
+        ("550 5.7.1 not from you", "5.0.0", "550 5.7.1 not from you", "policy"),
+    ],
+)
+def test_a_reason_that_only_the_text_gives_is_shown(said: str, status: str, reply: str, kind: str) -> None:
+    """As OpenSMTPD writes it."""
+    mail = f"""From: Mailer Daemon <MAILER-DAEMON@mx.example.net>
+Subject: Delivery status notification: failed
+Content-Type: multipart/mixed;boundary="8006/mx.example.net"
+
+--8006/mx.example.net
+Content-Type: text/plain; charset=us-ascii
+
+    An error has occurred while attempting to deliver a message for
+    the following list of recipients:
+
+rita@example.org: {said}
+
+    Below is a copy of the original message:
+
+--8006/mx.example.net
+Content-Type: message/delivery-status
+
+Reporting-MTA: dns; mx.example.net
+
+Final-Recipient: rfc822; rita@example.org
+Action: failed
+Status: {status}
+
+--8006/mx.example.net--
+"""
+    [outcome] = reading.read(mail.encode()).outcomes
+    assert outcome.reply == reply
+    assert outcome.meaning is not None and outcome.meaning.kind == kind

@@ -30,7 +30,8 @@ class ReportedRecipient:
     """What a notification reports about one recipient. What it does not report is "".
 
     `final` is the address as the last server knew it, `original` as the sender gave it. `diagnostic` is usually an SMTP reply, `remote`
-    the server that refused the mail. `explanation` is what the text for people says about the recipient.
+    the server that refused the mail. `explanation` is what the text for people says about the recipient;
+    `near`: beside its address.
     `alias`: `original` is forwarded to `final`, and perhaps to others.
     """
 
@@ -41,6 +42,7 @@ class ReportedRecipient:
     diagnostic: str
     remote: str
     explanation: str = ""
+    near: bool = False
     alias: bool = False
 
 

@@ -69,13 +69,13 @@ def is_rejection(mail: Report) -> bool:
     return mail.kind == "disposition-notification" and _any(phrases.REJECTED, " ".join(mail.text[: _LONGEST * 4].lower().split()))
 
 
-def explanations(text: str, addresses: Sequence[str]) -> list[str]:
-    """Returns what a text says about each recipient. If it says nothing near the address of the only recipient, that is all of it."""
+def explanations(text: str, addresses: Sequence[str]) -> list[tuple[str, bool]]:
+    """Returns what a text says about each recipient, and whether near its address. If it is not, the only recipient gets all of it."""
     lines, _ = _split(text)
     near = _near(lines, _places(lines, own=[]))
     whole = (_reply(lines) or _joined(lines)) if len(addresses) == 1 else ""
     errors = {address: _error(near, address) for address in {address.lower() for address in addresses}}
-    return [errors[address.lower()] or whole for address in addresses]
+    return [(errors[address.lower()] or whole, bool(errors[address.lower()])) for address in addresses]
 
 
 def _recognized(mail: Report, text: str) -> bool:
