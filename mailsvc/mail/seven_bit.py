@@ -26,7 +26,6 @@ _BOUNDARY = re.compile(rb'\bboundary\s*+=\s*+(?:"([^"\r\n]{1,998})"|([^\s;"]{1,9
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _WITH_PARAMETERS = frozenset({"content-type", "content-disposition"})
 _TEXT = frozenset({"subject", "comments", "content-description"})
-_ENCODINGS = frozenset({b"quoted-printable", b"base64"})
 _TO_ASCII = bytes(octet if octet < 128 else ord("?") for octet in range(256))
 
 
@@ -197,11 +196,16 @@ class _Writer:
             yield from self._leaf(lines, entity)
 
     def _leaf(self, lines: list[bytes], entity: _Entity) -> Iterator[bytes]:
-        if (_value(lines, b"content-transfer-encoding") or b"").strip().lower() in _ENCODINGS:
+        body = self._message[entity.body : entity.end]
+        encoding = (_value(lines, b"content-transfer-encoding") or b"").strip().lower()
+        if encoding == b"base64":
             yield _joined(lines)  # encoded content is ASCII; other bytes have no meaning
             yield from self._to_ascii(entity.body, entity.end)
             return
-        body = self._message[entity.body : entity.end]
+        if encoding == b"quoted-printable":  # bytes above 127 are not allowed, but mail programs show them
+            yield _joined(lines)
+            yield from transfer_encoding.escaped(body)
+            return
         kind = _value(lines, b"content-type")
         if not kind:
             lines.append(b"Content-Type: text/plain; charset=" + (b"utf-8" if charset.not_utf8(body) is None else b"iso-8859-1"))

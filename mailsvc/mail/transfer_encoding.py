@@ -16,6 +16,7 @@ import attrs
 
 _LITERAL_IN_7BIT = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _LITERAL_IN_QP = _LITERAL_IN_7BIT.replace(b"=", b"")
+_IN_ASCII = [bytes([octet]) if octet < 128 else b"=%02X" % octet for octet in range(256)]
 _LONGEST_LINE = 900  # below the 998 of 5322 §2.1.1, because relays may add to lines
 _LONGEST_UNENCODED = 998
 _SLICE = 1 << 16  # bytes of text
@@ -135,6 +136,25 @@ def quoted_printable(data: bytes) -> bytes:
         pieces.append(encoded if end else _soft_break(encoded))
         start = end or start + _SLICE
     return b"".join([*pieces, _quoted_printable(data[start:])])
+
+
+def escaped(data: bytes) -> Iterator[bytes]:
+    """Escapes bytes above 127 in quoted-printable content with CRLF that should have none. Everything else stays as it is."""
+    for lines in _slices(data):
+        yield lines if lines.isascii() else b"\r\n".join([_escaped_line(line) for line in lines.split(b"\r\n")])
+
+
+def _escaped_line(line: bytes) -> bytes:
+    if line.isascii():
+        return line
+    line = b"".join([_IN_ASCII[octet] for octet in line])
+    pieces, start = [], 0
+    while len(line) - start > 76:
+        mark = line.rfind(b"=", start + 73, start + 75)  # an escape is not cut
+        end = mark if mark >= 0 else start + 75
+        pieces.append(line[start:end])
+        start = end
+    return b"=\r\n".join([*pieces, line[start:]])
 
 
 def _soft_break(lines: bytes) -> bytes:
