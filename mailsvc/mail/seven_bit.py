@@ -51,6 +51,7 @@ class _Entity:
     body: int = 0
     end: int = 0
     boundary: bytes | None = None  # of a multipart
+    digest: bool = False  # its parts are messages unless they have another type (2046 §5.1.5)
     unread: bool = False
     inner: list[_Entity | tuple[int, int]] = attrs.field(factory=list)
     ascii_header: bool = True
@@ -100,10 +101,11 @@ class _Reader:
         entity.unread = self._room < 0
         if entity.unread or len(self._open) > _DEPTH:
             return entity.body - 2
-        kind = _value(_lines(block), b"content-type") or b""
+        kind = _value(_lines(block), b"content-type") or (b"message/rfc822" if self._in_digest() else b"")
         main = kind.partition(b";")[0].strip().lower()
         if main.startswith(b"multipart/") and (found := _BOUNDARY.search(kind)):
             entity.boundary = (found[1] or found[2]).rstrip(b" ")
+            entity.digest = main == b"multipart/digest"
             self._known.setdefault(entity.boundary, (len(self._open) - 1, False))
             self._known.setdefault(entity.boundary + b"--", (len(self._open) - 1, True))
             self._begin = b"\r\n--" + common_beginning(list(self._known))
@@ -112,6 +114,9 @@ class _Reader:
             entity.inner.append(inner := _Entity(entity.body))
             return self._enter(inner)
         return entity.body - 2
+
+    def _in_digest(self) -> bool:
+        return len(self._open) > 1 and self._open[-2].digest
 
     def _header_end(self, start: int) -> tuple[int, int | None]:
         """Returns where the body begins, and the delimiter if one comes first."""

@@ -107,6 +107,16 @@ def test_multipart_structure_is_kept() -> None:
     assert result.count(b"\r\n--x y") == 5 and b"\r\n\r\nascii\r\n" in result
 
 
+def test_the_parts_of_a_digest_stay_messages() -> None:
+    part = TEXT + "ü\r\n"
+    head = "From: a@b.example\r\nMIME-Version: 1.0\r\nContent-Type: multipart/digest; boundary=q\r\n\r\n"
+    message = f"{head}--q\r\n\r\n{part}\r\n--q\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nä\r\n--q--\r\n".encode()
+    result = convert(message)
+    assert result.isascii()
+    assert leaves(parsed(result)) == leaves(parsed(message))
+    assert b"--q\r\nContent-Transfer-Encoding: 7bit\r\n\r\nFrom: a@b.example\r\n" in result
+
+
 PIECE = st.one_of(st.binary(max_size=60), st.text("aü.\t -=_é\u20ac", max_size=60).map(str.encode))
 
 
