@@ -79,12 +79,13 @@ class InboundMail:
         """The reply that refuses a further recipient of a mail. None: it is accepted."""
         if self._is_role(recipient):
             return None if self.forward is not None else replies.NO_MAILBOX
-        if not self._takes(recipient.address):
+        if not self.takes(recipient.address):
             return replies.NO_MAILBOX
         others = {each.path.address for each in envelope.recipients if not self._is_role(each.path)}
         return TOO_MANY_RECIPIENTS if len(others | {recipient.address}) > PATHS_LIMIT else None
 
-    def _takes(self, address: str) -> bool:
+    def takes(self, address: str) -> bool:
+        """Whether it is a return path, or an address for reports."""
         if self.reported is not None and self.read_report(address) is not None:
             return True
         return self.returned is not None and self.read(address) is not None

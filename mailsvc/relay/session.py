@@ -104,6 +104,7 @@ class RelaySession:
     _network_key: UUID | None  # the ID of the API key for the client's network
     _login: Authenticated | None = None
     _null_mx: NullMxCheck | None = None  # of the present mail
+    _bounce: bool = False  # the present mail has the null sender, and all its recipients are return paths of this service
 
     async def authenticate(self, user: str, password: str) -> Login | Reply:
         relay = self._relay
@@ -156,6 +157,7 @@ class RelaySession:
             return caller
         self._login = Authenticated(caller, self._login.token)  # its plan and limits may have changed
         self._null_mx = self._relay.null_mx.check()
+        self._bounce = False
         quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
         return replies.SENDER_OK if quota.allowed else relay_replies.TOO_FAST
 
@@ -176,18 +178,25 @@ class RelaySession:
         return replies.LOGIN_FIRST if isinstance(token, UUID) else relay_replies.REVOKED
 
     async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
-        path = recipient.path
+        path, inbound = recipient.path, self._relay.inbound
         if self._login is None:
-            return self._relay.inbound.refusal(envelope, path) or replies.RECIPIENT_OK
+            return inbound.refusal(envelope, path) or replies.RECIPIENT_OK
+        # A customer's server that sends everything through the relay also bounces mail that this service delivered to it.
+        bounce = not envelope.sender.address and (self._bounce or not envelope.recipients) and inbound.takes(path.address)
+        refusal = inbound.refusal(envelope, path) if bounce else await self._refusal(path)
+        self._bounce = bounce if refusal is None else self._bounce
+        return refusal or replies.RECIPIENT_OK
+
+    async def _refusal(self, path: Path) -> Reply | None:
+        """The reply that refuses a recipient of a customer's mail."""
         if path.literal:
             return relay_replies.NO_LITERALS
         if not path.domain:
             return relay_replies.NO_DOMAIN
-        refusal = None if self._null_mx is None else await self._null_mx.refusal(path.domain)
-        return refusal or replies.RECIPIENT_OK
+        return None if self._null_mx is None else await self._null_mx.refusal(path.domain)
 
     async def body(self, envelope: Envelope) -> Sink | Reply:
-        relay, login = self._relay, self._login
+        relay, login = self._relay, None if self._bounce else self._login
         if login is None:
             hold = Hold(relay.budgets.inbound, self._client)
         else:

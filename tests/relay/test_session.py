@@ -279,6 +279,17 @@ def test_return_paths_accept_mail_without_a_login() -> None:
     assert not rig.intake.emails
 
 
+def test_a_bounce_that_a_customers_server_sends_with_its_login_is_taken() -> None:
+    rig = RelayRig()
+    client = rig.logged_in()
+    bounce = b"From: MAILER-DAEMON@mx.customer.example\r\nSubject: bounce\r\n\r\nx\r\n"
+    assert client.mail(bounce, PATH, sender="") == "250 2.0.0 Accepted"
+    assert [mail.message for mail in rig.returned] == [bounce] and not rig.intake.emails
+    for recipients, sender in (((PATH, "a@example.net"), ""), (("a@example.net", PATH), ""), ((PATH,), "me@example.com")):
+        assert client.mail(ME + b"\r\nx\r\n", *recipients, sender=sender).startswith("250 2.0.0 Queued")
+    assert len(rig.returned) == 1
+
+
 @pytest.mark.parametrize(
     "recipient", [PATH.replace("b-a", "b-b", 1), "a@example.net", "b-@send.example.com", "postmaster@example.net", "root"]
 )
