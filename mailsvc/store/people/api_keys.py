@@ -23,10 +23,10 @@ from mailsvc.store.domains.values import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.people.accounts import Account
-from mailsvc.store.people.audit import Line, changed
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.cells import cell_of
 from mailsvc.store.postgres.notifications import Notifier
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
 
 Permission = Literal["full_access", "sending_access"]
@@ -63,6 +63,7 @@ UNION ALL
 SELECT cell FROM account_move_keys WHERE key_id = %s
 """
 MOST = 5000  # active keys of an account, and keys in a list that includes revoked ones
+LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"  # those who create keys of an account wait for each other
 COUNT = "SELECT count(*) FROM (SELECT FROM api_keys WHERE account_id = %s AND revoked_at IS NULL LIMIT %s) k"
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)
@@ -177,13 +178,20 @@ class Keys:
         """
         if domain_id is not None and not restrictable(permission):
             raise ValueError(f"A key with the permission {permission} cannot be restricted to one domain.")
-        if limited and await self._pool.rows(COUNT, (account_id, MOST)) == [(MOST,)]:
-            raise TooManyKeys(f"An account can have at most {MOST} API keys. Delete one that you no longer need.")
         now = unix(self._clock)
         key_id, token = uuid7(now), new_token(cell_of(self._pool.dsn))
         at = datetime.fromtimestamp(now, UTC)
         stored = (key_id, account_id, name, digest(token), hint(token), permission, domain_id, at, expires_at, list(networks))
-        await changed(self._pool, now, lines, CREATE, (*stored, created_by, created_with))
+
+        async def create(tx: Transaction) -> None:
+            if limited:
+                await tx.rows(LOCK, (account_id,))
+                if await tx.rows(COUNT, (account_id, MOST)) == [(MOST,)]:
+                    raise TooManyKeys(f"An account can have at most {MOST} API keys. Delete one that you no longer need.")
+            await tx.run(CREATE, (*stored, created_by, created_with))
+            await write(tx, lines, now)
+
+        await self._pool.transact(create)
         self._callers.changed()  # the cache may have a miss
         return key_id, token
 
