@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from mailsvc.store.postgres.errors import Unavailable
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from mailsvc.store.postgres.errors import StoreError, Unavailable
+
+log = Logger()
 
 
 async def in_turn(works: Iterable[Callable[[], Awaitable[object]]], ends: tuple[type[Exception], ...] = (Unavailable,)) -> None:
-    """The first error is raised at the end, one of `ends` at once: without the database, all others would fail too."""
+    """The first error is raised at the end, one of `ends` at once: without the database, all others would fail too.
+
+    The caller logs the error that it gets; all others are logged here.
+    """
     failed: Exception | None = None
     for work in works:
         try:
             await work()
         except ends:
+            if failed is not None:
+                _log(failed)
             raise
         except Exception as error:
-            failed = failed or error
+            if failed is None:
+                failed = error
+            else:
+                _log(error)
     if failed is not None:
         raise failed
+
+
+def _log(error: Exception) -> None:
+    if isinstance(error, StoreError):
+        log.warn("One of several tasks failed and is tried again: {error}", error=str(error))
+    else:
+        log.failure("One of several tasks failed and is tried again", Failure(error))
