@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import utc
 from mailsvc.settings.abuse import Abuse
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.people.abuse import AbuseStore, Counts, Held
 from mailsvc.store.people.audit import SERVICE, Line
 
@@ -89,36 +91,41 @@ class AbuseWatch:
     async def check(self) -> None:
         now = utc(self.clock)
         since = now - timedelta(days=self.rules.days)
-        if self.rules.bounce_rate or self.rules.complaint_rate:
-            await self._hold(since, now)
-        await self._raise_ramps(since, now)
-        self.held, self.ramps = await self.store.held(now), await self.store.ramps()
-        for held in self.held:
-            if not held.notified and await self._notify(held):
-                await self.store.notified(held)
+        holds = [partial(self._hold_all, since, now)] if self.rules.bounce_rate or self.rules.complaint_rate else []
+        await in_turn([*holds, partial(self._raise_ramps, since, now), partial(self._notify_all, now)])
 
-    async def _hold(self, since: datetime, now: datetime) -> None:
+    async def _hold_all(self, since: datetime, now: datetime) -> None:
         own = await self.mail.account()  # a hold of it would stop the notifications
-        for counts in await self.store.suspects(since, max(since, now - LATELY), now):
-            why = None if counts.account_id == own else excess(counts, self.rules)
-            if why is not None:
-                line = Line(counts.account_id, None, None, SERVICE, "", "mail held", why)
-                if await self.store.hold(counts.account_id, held_reason(why), now, line):
-                    log.warn("The mail of account {number} is held: {why}", number=counts.number, why=why)
+        suspects = await self.store.suspects(since, max(since, now - LATELY), now)
+        await in_turn([partial(self._hold, counts, now) for counts in suspects if counts.account_id != own])
+
+    async def _hold(self, counts: Counts, now: datetime) -> None:
+        why = excess(counts, self.rules)
+        if why is not None:
+            line = Line(counts.account_id, None, None, SERVICE, "", "mail held", why)
+            if await self.store.hold(counts.account_id, held_reason(why), now, line):
+                log.warn("The mail of account {number} is held: {why}", number=counts.number, why=why)
 
     async def _raise_ramps(self, since: datetime, now: datetime) -> None:
-        for counts in await self.store.ramped(since, now - STEP, now):
-            assert counts.ramp is not None
-            step = next_step(counts, self.rules)
-            if step != counts.ramp:
-                await self.store.raise_ramp(counts.account_id, counts.ramp, step, now)
-                log.info("account {number} may send to {step} recipients per day", number=counts.number, step=step or "any number of")
+        await in_turn([partial(self._raise_ramp, counts, now) for counts in await self.store.ramped(since, now - STEP, now)])
 
-    async def _notify(self, held: Held) -> bool:
+    async def _raise_ramp(self, counts: Counts, now: datetime) -> None:
+        assert counts.ramp is not None
+        step = next_step(counts, self.rules)
+        if step != counts.ramp:
+            await self.store.raise_ramp(counts.account_id, counts.ramp, step, now)
+            log.info("account {number} may send to {step} recipients per day", number=counts.number, step=step or "any number of")
+
+    async def _notify_all(self, now: datetime) -> None:
+        self.held, self.ramps = await self.store.held(now), await self.store.ramps()
+        await in_turn([partial(self._notify, held) for held in self.held if not held.notified])
+
+    async def _notify(self, held: Held) -> None:
         key = f"hold/{held.account_id}/{held.at.isoformat()}"
         sent = [await self.mail.send(to, *for_admins(held), f"{key}/{to}") for to in held.admins]
         sent.append(await self.mail.send(self.operator, *for_operator(held), f"{key}/operator"))
-        return all(sent)
+        if all(sent):
+            await self.store.notified(held)
 
 
 def for_admins(held: Held) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from mailsvc.clock import utc
 from mailsvc.domains import lifecycle, names
 from mailsvc.store.domains.notices import DomainNoticeStore
 from mailsvc.store.domains.values import Domain
+from mailsvc.store.in_turn import in_turn
 
 EVERY = 60.0  # seconds
 WARN_AFTER = timedelta(hours=6)  # a record that is missing for less time is often back soon
@@ -36,12 +38,14 @@ class DomainNotices:
 
     async def send_due(self) -> None:
         now = utc(self.clock)
-        for domain in await self.store.due(now - WARN_AFTER, now - LOST_FOR):
-            account, admins = await self.store.account(domain)
-            log.info("mailing the admins of the domain {name}, which is {status}", name=domain.name, status=_state(domain))
-            subject, text = compose(domain, account)
-            if all([await self.mail.send(to, subject, text, f"{_key(domain)}/{to}") for to in admins]):
-                await self.store.notified(domain)
+        await in_turn([partial(self._send, domain) for domain in await self.store.due(now - WARN_AFTER, now - LOST_FOR)])
+
+    async def _send(self, domain: Domain) -> None:
+        account, admins = await self.store.account(domain)
+        log.info("mailing the admins of the domain {name}, which is {status}", name=domain.name, status=_state(domain))
+        subject, text = compose(domain, account)
+        if all([await self.mail.send(to, subject, text, f"{_key(domain)}/{to}") for to in admins]):
+            await self.store.notified(domain)
 
 
 def compose(domain: Domain, account: str) -> tuple[str, str]:

@@ -5,11 +5,13 @@ Commands open accesses (cli/access); they cannot send mail, so each process that
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
 
 from mailsvc.accounts.abuse import Mail
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.people.operator_access import NewAccess, OperatorAccesses
 from mailsvc.store.postgres.pool import Pool
 
@@ -28,10 +30,12 @@ class AccessNotices:
         return cls(OperatorAccesses(pool, clock), mail)
 
     async def send_due(self) -> None:
-        for access in await self.store.unannounced():
-            subject, text = compose(access)
-            if all([await self.mail.send(to, subject, text, f"operator-access/{access.id}/{to}") for to in access.admins]):
-                await self.store.announced(access)
+        await in_turn([partial(self._send, access) for access in await self.store.unannounced()])
+
+    async def _send(self, access: NewAccess) -> None:
+        subject, text = compose(access)
+        if all([await self.mail.send(to, subject, text, f"operator-access/{access.id}/{to}") for to in access.admins]):
+            await self.store.announced(access)
 
 
 def compose(access: NewAccess) -> tuple[str, str]:

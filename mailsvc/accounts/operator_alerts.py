@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import attrs
@@ -15,6 +16,7 @@ from twisted.logger import Logger
 
 from mailsvc.accounts.abuse import Mail
 from mailsvc.clock import utc
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.people.operator_alerts import AlertStore, FailingDomain, ListedSource
 
 EVERY = 60.0  # seconds
@@ -50,10 +52,12 @@ class OperatorAlerts:
         alerts = [about_source(each) for each in await self.store.listed(now - LATELY, now, MOST)]
         alerts += [about_domain(each) for each in await self.store.failing(now - LATELY, MOST)]
         self._sent &= {alert.key for alert in alerts}
-        for alert in alerts:
-            if alert.key not in self._sent and await self.mail.send(self.to, alert.subject, alert.text, alert.key):
-                log.info("alert mailed to the operator: {subject}", subject=alert.subject)
-                self._sent |= {alert.key}
+        await in_turn([partial(self._send, alert) for alert in alerts if alert.key not in self._sent])
+
+    async def _send(self, alert: Alert) -> None:
+        if await self.mail.send(self.to, alert.subject, alert.text, alert.key):
+            log.info("alert mailed to the operator: {subject}", subject=alert.subject)
+            self._sent |= {alert.key}
 
 
 def about_source(source: ListedSource) -> Alert:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import attrs
@@ -28,6 +29,7 @@ from mailsvc.settings import plans
 from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.plans import WORDS, Plans, ends
 from mailsvc.store.domains.notices import DomainNoticeStore
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.people.abuse import AbuseStore
 from mailsvc.store.people.operator_alerts import AlertStore
 from mailsvc.store.people.quota import Near, Period, Quota
@@ -55,16 +57,14 @@ class Warnings:
         found = await self.store.near(plans.begins("day", now), plans.begins("month", now), LEVELS[0])
         # Until the next lease, the others have the limit of a former plan.
         self.near = [near for near in found if self.limits(near.plan, near.ramp).get(near.period) == near.most]
-        for near in self.near:
-            level = reached(near)
-            if near.warned < level and await self._warn(near, level, now):
-                await self.store.warned(near, level)
+        await in_turn([partial(self._warn, near, reached(near), now) for near in self.near if near.warned < reached(near)])
 
-    async def _warn(self, near: Near, level: int, now: datetime) -> bool:
+    async def _warn(self, near: Near, level: int, now: datetime) -> None:
         log.info("account {number} has used {percent} % of its {period}", number=near.number, percent=level, period=near.period)
         subject, text = compose(near, level, now)
         key = f"quota/{near.account_id}/{near.period}/{near.starts}/{near.most}/{level}"
-        return all([await self.mail.send(to, subject, text, f"{key}/{to}") for to in near.admins])
+        if all([await self.mail.send(to, subject, text, f"{key}/{to}") for to in near.admins]):
+            await self.store.warned(near, level)
 
 
 def reached(near: Near) -> int:

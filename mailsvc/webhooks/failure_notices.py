@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import attrs
@@ -12,6 +13,7 @@ from twisted.logger import Logger
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.store.events.webhooks import Webhook, Webhooks
+from mailsvc.store.in_turn import in_turn
 from mailsvc.system_mail import SystemMail
 
 log = Logger()
@@ -33,10 +35,12 @@ class FailureNotices:
     async def send_due(self) -> None:
         """Send each recipient one mail. An idempotency key prevents duplicates if this is interrupted and repeated."""
         before = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=self.warn_after)
-        for webhook, recipients in await self.webhooks.to_notify(before):
-            log.info("webhook {id} of account {account} {state}", id=webhook.id, account=webhook.account_id, state=_state(webhook))
-            if all([await self.mail.send(to, *compose(webhook), f"{_key(webhook)}/{to}") for to in recipients]):
-                await self.webhooks.notified(webhook)
+        await in_turn([partial(self._send, *each) for each in await self.webhooks.to_notify(before)])
+
+    async def _send(self, webhook: Webhook, recipients: Sequence[str]) -> None:
+        log.info("webhook {id} of account {account} {state}", id=webhook.id, account=webhook.account_id, state=_state(webhook))
+        if all([await self.mail.send(to, *compose(webhook), f"{_key(webhook)}/{to}") for to in recipients]):
+            await self.webhooks.notified(webhook)
 
 
 def compose(webhook: Webhook) -> tuple[str, str]:

@@ -161,6 +161,26 @@ async def test_an_account_with_many_bounces_is_held_and_people_are_notified_once
 
 
 @pytest_twisted.ensureDeferred
+async def test_an_account_that_fails_does_not_hold_up_the_others(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(pool)
+    broken, bad = [await rig.accounts.create(name) for name in ("broken", "bad")]
+    for account in (broken, bad):
+        await rig.add(account, 300, 50)
+    hold = AbuseStore.hold
+
+    async def fail(self: AbuseStore, account_id: UUID, *more: Any) -> bool:
+        if account_id == broken.id:
+            raise ValueError(account_id)
+        return await hold(self, account_id, *more)
+
+    monkeypatch.setattr(AbuseStore, "hold", fail)
+    with pytest.raises(ValueError, match=str(broken.id)):
+        await rig.watch().check()
+    assert await rig.reason(bad) is not None
+    assert [subject for to, subject, _ in rig.mail.sent.values() if to == OPERATOR] == [f"Account {bad.number} is on hold"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_after_a_release_only_new_bounces_count(pool: Pool) -> None:
     rig = Rig(pool)
     account = await rig.accounts.create("Acme")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
@@ -35,7 +36,11 @@ async def test_all_admins_are_mailed_once(pool: Pool) -> None:
         await accesses.open(each.id, "ann", "Ticket 7: mail without a body", timedelta(hours=2))
     mail.busy = True
     await first.send_due()
-    mail.busy = False
+    mail.busy, mail.broken = False, "a@acme.example"
+    with pytest.raises(ValueError, match=mail.broken):
+        await first.send_due()
+    assert [to for to, _, _ in mail.sent.values()] == ["lonely@acme.example"], "one that fails does not hold up the others"
+    mail.broken = None
     await accesses.end(account.id, "ann")  # they are told all the same
     await together(first.send_due(), second.send_due())
     assert sorted(str(to) for to, _, _ in mail.sent.values()) == ["a@acme.example", "b@acme.example", "lonely@acme.example"]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
@@ -30,8 +31,11 @@ class Mail:
     def __init__(self) -> None:
         self.sent: dict[str, tuple[str | None, str, str]] = {}
         self.busy = False
+        self.broken: str | None = None  # an address with which it always fails
 
     async def send(self, to: str | None, subject: str, text: str, key: str) -> bool:
+        if to is not None and to == self.broken:
+            raise ValueError(to)
         if not self.busy:
             self.sent.setdefault(key, (to, subject, text))
         return not self.busy
@@ -65,7 +69,11 @@ async def test_admins_are_notified_once_for_each_level_and_period(pool: Pool) ->
         await process.quotas.give_back(idle=0.0)
     mail.busy = True
     await round_of_both()
-    mail.busy = False
+    mail.busy, mail.broken = False, "a@acme.example"
+    with pytest.raises(ValueError, match=mail.broken):
+        await first.warnings.send_due()
+    assert [to for to, _, _ in mail.sent.values()] == ["lonely@acme.example"], "one that fails does not hold up the others"
+    mail.broken = None
     await round_of_both()
     await round_of_both()
     mails = sorted((to, subject) for to, subject, _ in mail.sent.values())

@@ -34,7 +34,7 @@ class Rig:
         self.waiting, self.to = list(webhooks), to
         self.submitted: list[Any] = []
         self.answer: Any = Admitted((UUID(int=9),))
-        self.owned = True
+        self.owned, self.broken = True, "none"
         mail = SystemMail(self, self, None if sender is None else parse_mailbox(sender))  # type: ignore[arg-type]
         self.notices = FailureNotices(self, mail, NOW.timestamp, 1800)
 
@@ -56,6 +56,8 @@ class Rig:
         return Domain() if self.owned else None
 
     async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False) -> Any:
+        if self.broken in key.key:
+            raise ValueError(key.key)
         self.submitted.append((caller, emails[0], key))
         return self.answer
 
@@ -75,6 +77,14 @@ def test_failing_and_disabled_endpoints_get_a_mail() -> None:
     assert isinstance(first.content, Content)
     assert key.key != other.key
     assert rig.waiting == []
+
+
+def test_a_notice_that_fails_does_not_hold_up_the_others() -> None:
+    rig = Rig(FAILING, DISABLED)
+    rig.broken = "/enabled/"
+    with pytest.raises(AssertionError):
+        rig.send_due()
+    assert rig.waiting == [FAILING] and len(rig.submitted) == 1
 
 
 def test_each_recipient_gets_one_mail() -> None:
