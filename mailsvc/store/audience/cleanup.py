@@ -16,8 +16,10 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 BATCH = 5000  # rows in a transaction
 TURN = 200  # transactions before other work of the same kind gets its turn
+DELETED, IMPORTS = 10, 100  # of each kind in one run
 
-_DELETED = "SELECT account_id, {id} FROM {table} d WHERE deleted_at <= %s{unless} ORDER BY deleted_at LIMIT 10"
+# In a random order, so that those that fail every time do not keep the others from their turn.
+_DELETED = "SELECT account_id, {id} FROM {table} d WHERE deleted_at <= %s{unless} ORDER BY random() LIMIT %s"
 # A broadcast that began before the segment was deleted still reads its members.
 _SENT_TO = """
 AND NOT EXISTS (
@@ -44,8 +46,8 @@ WITH part AS MATERIALIZED (
 )
 SELECT (array_agg(id ORDER BY id DESC))[1], count(*) FROM part
 """
-OLD_IMPORTS = "SELECT account_id, id FROM contact_imports WHERE completed_at < %s ORDER BY completed_at LIMIT 100"
-OLD_UPLOADS = "SELECT account_id, id FROM contact_imports WHERE status = 'uploaded' AND created_at < %s ORDER BY created_at LIMIT 100"
+OLD_IMPORTS = "SELECT account_id, id FROM contact_imports WHERE completed_at < %s ORDER BY random() LIMIT %s"
+OLD_UPLOADS = "SELECT account_id, id FROM contact_imports WHERE status = 'uploaded' AND created_at < %s ORDER BY random() LIMIT %s"
 REMOVE_IMPORT = "DELETE FROM contact_imports WHERE account_id = %s AND id = %s"
 NOBODY = UUID(int=0)
 
@@ -71,17 +73,17 @@ class Cleanup:
         """
         members = partial(self._forget, "segments", References("contact_segments", "segment_id", "contact_id"), (CONFIRMATIONS,))
         choices = partial(self._forget, "topics", References("contact_topics", "topic_id", "contact_id"), (CONFIRMATIONS, REMEMBERED))
-        works: Sequence[tuple[str, datetime, Callable[[UUID, Any], Awaitable[object]]]] = (
-            (_DELETED.format(table="segments", id="id", unless=_SENT_TO), deleted_before, members),
-            (_DELETED.format(table="topics", id="id", unless=""), deleted_before, choices),
-            (_DELETED.format(table="contact_properties", id="number", unless=""), deleted_before, self._forget_property),
-            (OLD_IMPORTS, imports_before, self._forget_import),
-            (OLD_UPLOADS, uploads_before, self.imports.discard),
+        works: Sequence[tuple[str, datetime, int, Callable[[UUID, Any], Awaitable[object]]]] = (
+            (_DELETED.format(table="segments", id="id", unless=_SENT_TO), deleted_before, DELETED, members),
+            (_DELETED.format(table="topics", id="id", unless=""), deleted_before, DELETED, choices),
+            (_DELETED.format(table="contact_properties", id="number", unless=""), deleted_before, DELETED, self._forget_property),
+            (OLD_IMPORTS, imports_before, IMPORTS, self._forget_import),
+            (OLD_UPLOADS, uploads_before, IMPORTS, self.imports.discard),
         )
         await in_turn([partial(self._each, *work) for work in works])
 
-    async def _each(self, sql: str, before: datetime, work: Callable[[UUID, Any], Awaitable[object]]) -> None:
-        await in_turn([partial(work, account_id, id_) for account_id, id_ in await self.pool.rows(sql, (before,))])
+    async def _each(self, sql: str, before: datetime, most: int, work: Callable[[UUID, Any], Awaitable[object]]) -> None:
+        await in_turn([partial(work, account_id, id_) for account_id, id_ in await self.pool.rows(sql, (before, most))])
 
     async def _forget(self, table: str, references: References, more: Sequence[str], account_id: UUID, id_: UUID) -> None:
         if await self._empty(references, account_id, id_):

@@ -6,19 +6,23 @@ So do clicked links, unless only one recipient followed them: such a URL can say
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
+from uuid import UUID
 
 import attrs
 
+from mailsvc.store.in_turn import in_turn
 from mailsvc.store.postgres.pool import Pool
 
 BATCH = 5000  # recipients that one transaction deletes
 BROADCASTS = 100  # in one sweep
 
+# In a random order, so that those that fail every time do not keep the others from their turn.
 OLD = """
 SELECT account_id, id FROM broadcasts b
 WHERE status IN ('sent', 'canceled', 'failed') AND coalesce(ended_at, started_at) < %s
 AND EXISTS (SELECT FROM broadcast_recipients r WHERE r.account_id = b.account_id AND r.broadcast_id = b.id)
-ORDER BY started_at LIMIT %s
+ORDER BY random() LIMIT %s
 """
 DELETE = """
 DELETE FROM broadcast_recipients WHERE ctid = ANY (ARRAY(
@@ -35,8 +39,12 @@ class BroadcastRetention:
     async def sweep(self, before: datetime) -> int:
         """Delete the recipients of broadcasts that ended before then. Returns how many."""
         deleted = 0
-        for account_id, broadcast_id in await self.pool.rows(OLD, (before, BROADCASTS)):
+
+        async def delete(account_id: UUID, broadcast_id: UUID) -> None:
+            nonlocal deleted
             await self.pool.run(LINKS, (account_id, broadcast_id))
             while count := await self.pool.run(DELETE, (account_id, broadcast_id, BATCH)):
                 deleted += count
+
+        await in_turn([partial(delete, *each) for each in await self.pool.rows(OLD, (before, BROADCASTS))])
         return deleted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -57,6 +58,29 @@ async def test_references_go_and_others_stay(audience: Audience, monkeypatch: An
     assert await audience.pool.rows("SELECT topic_id FROM unsubscribes") == [(other.id,)]
     assert await audience.pool.rows("SELECT FROM confirmations") == []
     assert await audience.pool.rows("SELECT DISTINCT properties FROM contacts") == [({str(seats.number): "1"},)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_fails_every_time_does_not_keep_the_rest_from_its_turn(audience: Audience, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cleanup, "DELETED", 1)
+    stuck, gone = [await audience.segments.add(audience.account, name) for name in ("stuck", "gone")]
+    empty = Cleanup._empty
+
+    async def fail(self: Cleanup, references: References, account_id: UUID, id_: UUID) -> bool:
+        if id_ == stuck.id:
+            raise TimedOut("canceling statement due to statement timeout")
+        return await empty(self, references, account_id, id_)
+
+    monkeypatch.setattr(Cleanup, "_empty", fail)
+    for segment in (stuck, gone):  # in this order
+        await audience.segments.remove(audience.account, segment.id)
+        audience.clock.advance(1)
+    for _ in range(50):  # the order is random
+        with suppress(TimedOut):
+            await Cleanup(audience.pool, Imports(audience.pool, None)).run(NOW, NOW, NOW + timedelta(hours=1))
+        if await audience.pool.rows("SELECT id FROM segments") == [(stuck.id,)]:
+            break
+    assert await audience.pool.rows("SELECT id FROM segments") == [(stuck.id,)]
 
 
 @pytest_twisted.ensureDeferred
