@@ -50,7 +50,7 @@ class Ready:
 class Due:
     """A message to send now. `tries`: previous attempts; `former`: the previous secret, within a day of a rotation.
 
-    Its content is `fact`, or the `payload` of a test; neither if it was deleted. `trace`: that of the email's acceptance.
+    Its content is `fact`, or the `payload` of a test; neither if it was deleted or cannot be read. `trace`: that of the email's acceptance.
     """
 
     webhook_id: UUID
@@ -154,7 +154,12 @@ class Outbox:
         webhook_id, event_id, account_id, tries, url, secret, former, payload, trace, *columns = row
         decrypt = self._encryption.decrypt
         opened = None if former is None else decrypt(former, webhook_id)
-        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, fact(columns), trace)
+        try:
+            found = fact(columns)
+        except (AttributeError, LookupError, TypeError, ValueError):  # the claim of all others would fail with it, for ever
+            self.log.failure("the event {event_id} cannot be read", event_id=str(event_id))
+            found = None
+        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, found, trace)
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:

@@ -11,11 +11,14 @@ from typing import Any, Literal
 from uuid import UUID, uuid5
 
 import attrs
+from twisted.logger import Logger
 
 from mailsvc.store.events.event_data import EventData, read
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.postgres.pool import Pool, Transaction
+
+log = Logger()
 
 SUCCESS, FAILURE, DELAY = 1, 2, 4
 BITS = {"SUCCESS": SUCCESS, "FAILURE": FAILURE, "DELAY": DELAY, "NEVER": 0}
@@ -140,12 +143,19 @@ class Notices:
         self._pool = pool
 
     async def take(self, now: datetime, limit: int = 500) -> Sequence[Notice]:
-        """Take due DSNs; nobody else takes them within a minute."""
+        """Take due DSNs; nobody else takes them within a minute. Those that cannot be read are left out."""
         groups: dict[tuple[UUID, UUID, UUID], list[tuple[int, UUID, Any]]] = {}
         for report, account_id, email_id, *what in await self._pool.rows(TAKE, (now, limit, now + RETRY_AFTER)):
             groups.setdefault((report, account_id, email_id), []).append((what[0], what[1], what[2]))
-        found = [await self._read(*key, rows, now) for key, rows in groups.items()]
-        return [notice for notice in found if notice is not None]
+        found: list[Notice] = []
+        for (report, account_id, email_id), rows in groups.items():
+            try:
+                notice = await self._read(report, account_id, email_id, rows, now)
+            except (AttributeError, LookupError, TypeError, ValueError):  # the others would wait behind it for ever
+                log.failure("A DSN about {email_id} could not be read and is tried again", email_id=str(email_id))
+            else:
+                found += [] if notice is None else [notice]
+        return found
 
     async def done(self, report: UUID) -> None:
         """It was sent, or there is nobody to send it to."""

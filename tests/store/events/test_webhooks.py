@@ -105,6 +105,19 @@ async def test_an_endpoint_gets_its_types_of_its_account_only(setup: Setup) -> N
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_damaged_event_does_not_hold_up_the_others(setup: Setup) -> None:
+    """It is claimed without content, and fails alone."""
+    await setup.subscribe("email.sent")
+    damaged, good = await setup.happen(2)
+    await setup.store.pool.run("UPDATE emails SET tags = '[1]' WHERE email_id = %s", (damaged.email_id,))
+    with capturedLogs() as logged:
+        claimed = await setup.claim()
+    facts = [due.fact for due in claimed if due.fact is not None]
+    assert (len(claimed), [fact.mail.email_id for fact in facts if fact.mail]) == (2, [good.email_id])
+    assert [event["log_format"] for event in logged] == ["the event {event_id} cannot be read"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_canceling_is_no_event_for_readers(setup: Setup) -> None:
     await setup.subscribe()
     mail = email(account=setup.account, scheduled_at=NOW + DAY)

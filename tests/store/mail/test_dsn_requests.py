@@ -53,6 +53,15 @@ async def test_each_recipient_gets_the_dsns_requested_for_it(store: StoreRig) ->
 
 
 @pytest_twisted.ensureDeferred
+async def test_one_that_cannot_be_read_does_not_hold_up_the_others(store: StoreRig) -> None:
+    damaged, good = await sent(store, ALL), await sent(store, ALL)
+    for mail in (damaged, good):
+        await store.settle(mail, Delivered("250 ok"))
+    await store.pool.run("UPDATE emails SET recipients = '{}' WHERE email_id = %s", (damaged.email_id,))
+    assert [notice.email_id for notice in await Notices(store.pool).take(SOON)] == [good.email_id]
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_delay_is_reported_once_and_its_end_too(store: StoreRig) -> None:
     mail = await sent(store, ALL)
     notices = Notices(store.pool)
