@@ -376,6 +376,7 @@ def _arguments(target: Target, name: str, limits: Limits) -> dict[str, Any]:
         "synchronous_commit": "on",
         "default_transaction_isolation": r"read\ committed",  # a statement sees what the former holder of a lock committed
         "standard_conforming_strings": "on",
+        "array_nulls": "on",
         "jit": "off",  # statements are short: compiling one takes a thousand times as long as running it
         "TimeZone": "UTC",
         "bytea_output": "hex",
