@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 TURN_SECONDS = 30.0  # for which a complete request waits for memory before it is refused
@@ -95,7 +95,13 @@ class Turns:
         waiting = _Waiting(owner, size, Deferred())
         waiting.deadline = self.clock.callLater(self.seconds, self._expire, waiting)
         queue.append(waiting)
-        return await waiting.granted
+        try:
+            return await waiting.granted
+        except CancelledError:
+            waiting.deadline.cancel()
+            self._remove(waiting)
+            self._grant()  # those behind it may need less
+            raise
 
     def give(self, size: int) -> None:
         self.used -= size
@@ -134,13 +140,16 @@ class Turns:
             waiting.granted.callback(True)
 
     def _expire(self, waiting: _Waiting) -> None:
+        self._remove(waiting)
+        self.refused += 1
+        waiting.granted.callback(False)
+        self._grant()
+
+    def _remove(self, waiting: _Waiting) -> None:
         queue = self._queues[waiting.owner]
         queue.remove(waiting)
         if not queue:
             del self._queues[waiting.owner]
-        self.refused += 1
-        waiting.granted.callback(False)
-        self._grant()
 
 
 @attrs.frozen(eq=False)

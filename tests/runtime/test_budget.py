@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.runtime.budget import TURN_SECONDS, TURNS_PER_OWNER, Budgets, Hold, Pool, Turns
@@ -138,6 +138,20 @@ def test_waiting_is_bounded() -> None:
     for _ in range(TURNS_PER_OWNER + 1):
         waiters.reserve("b", 1)
     assert waiters.got == ["a", "b refused", "b refused"] and waiters.turns.waiting == TURNS_PER_OWNER
+
+
+def test_one_that_is_canceled_while_it_waits_takes_nothing() -> None:
+    """A client that disconnects while its request waits."""
+    waiters = Waiters(100)
+    waiters.reserve("a", 90)
+    leaving = Deferred.fromCoroutine(waiters.turns.take("b", 100))
+    waiters.reserve("c", 10)
+    leaving.cancel()
+    leaving.addErrback(lambda failure: failure.trap(CancelledError))
+    assert waiters.got == ["a", "c"]
+    waiters.turns.give(90)
+    waiters.turns.give(10)
+    assert waiters.turns.used == waiters.turns.waiting == 0 and not waiters.clock.getDelayedCalls()
 
 
 def test_a_turn_is_returned_while_waiting_for_another_server() -> None:
