@@ -25,6 +25,7 @@ from mailsvc.store.broadcasts.settings import BroadcastSettings
 ONE_CLICK = b"List-Unsubscribe"
 TITLE = "Your subscriptions"
 MESSAGE = "Choose which emails you want to receive."
+_BUTTONS = ("topics", "nothing", "again")  # of the form
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src https:; base-uri 'none'; form-action 'self'; "
@@ -87,10 +88,8 @@ class UnsubscribePage:
             request.setResponseCode(204)
             return b""
         form = _read(content, self.context.topics + 2)
-        if "save" in form:
-            done = await self._save(request, link, form)
-            return await self._show(request, done)
-        return await self._show(request)
+        done = await self._save(request, link, form) if form.get("save", [""])[0] in _BUTTONS else ""
+        return await self._show(request, done)
 
     async def _unsubscribe(self, request: Request, link: Link) -> None:
         source = link.source

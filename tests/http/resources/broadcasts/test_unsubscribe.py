@@ -123,6 +123,9 @@ async def test_the_page_saves_topics_and_everything(rig: ApiRig) -> None:
     assert "Open" in page and "Closed" not in page and "checked" not in page
     saved = await post(rig, path, f"topic={topics['Open']}&topic={topics['Closed']}&save=topics".encode())
     assert b"Your choice has been saved." in saved.body and b"checked" in saved.body
+    for other in (b"save=unknown", b"save=", b"save=topics2&topic=x"):  # no button of the form
+        unchanged = await post(rig, path, other)
+        assert b"saved" not in unchanged.body and b"checked" in unchanged.body
     choices = {row["name"]: row["subscription"] for row in (await rig.request("GET", f"/contacts/{contact}/topics")).json["data"]}
     assert choices == {"Open": "opt_in", "Closed": "opt_out"}
     assert b"Subscribe again" in (await post(rig, path, b"save=nothing")).body
