@@ -22,7 +22,9 @@ from mailsvc.net.dns import Records, Resolver
 from mailsvc.semaphore import Semaphore
 from mailsvc.store.queue.tls import TlsRecords
 
-_SIZE = 20_000
+_SIZE = 20_000  # domains
+_WEIGHT = 32 << 20  # bytes of their policies
+_HOST = 100  # bytes of memory for each host that a policy names, besides its text
 _AGAIN = 300.0  # seconds after a fetch that failed (8461 §3.3)
 _FRESH = timedelta(days=1)  # after which a policy is fetched again although its id is the same (8461 §3.3), or after half of its max_age
 _LOOKUP_AGAIN = 60.0  # seconds for which a lookup counts
@@ -58,6 +60,7 @@ class _Known:
     kept: Kept | None
     failed_at: float = float("-inf")
     failed_id: str = ""
+    weight: int = 0
 
 
 class Policies:
@@ -68,6 +71,7 @@ class Policies:
     def __init__(self, clock: Any, names: Resolver, fetch: Fetch, records: TlsRecords, tls_counts: TlsCounts) -> None:
         self._clock, self._names, self._fetch, self._records, self._tls_counts = clock, names, fetch, records, tls_counts
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._weight = 0
         self._lookups: dict[str, list[Deferred[None]]] = {}
 
     async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]:
@@ -109,10 +113,7 @@ class Policies:
     async def _look(self, domain: str) -> None:
         known = self._known.get(domain) or await self._remembered(domain)
         known.looked_at = self._clock.seconds()
-        self._known[domain] = known
-        self._known.move_to_end(domain)
-        while len(self._known) > _SIZE:
-            self._known.popitem(last=False)
+        self._keep(domain, known)
         found = await self._names.txt(f"_mta-sts.{domain}")
         announced = mta_sts.policy_id(found.values) if isinstance(found, Records) else None
         if announced is not None and self._wants(known, announced):
@@ -120,6 +121,17 @@ class Policies:
         now = pace.now(self._clock)
         # A record that is missing or cannot be looked up does not revoke the policy (8461 §5.1, §10.2).
         known.policy = _read(known.kept) if known.kept is not None and known.kept.expires_at > now else None
+        self._keep(domain, known)
+
+    def _keep(self, domain: str, known: _Known) -> None:
+        """In memory. Those that were looked up longest ago make room."""
+        former = self._known.pop(domain, None)
+        self._weight -= 0 if former is None else former.weight
+        known.weight = _weight(known)
+        self._weight += known.weight
+        self._known[domain] = known
+        while len(self._known) > _SIZE or (self._weight > _WEIGHT and len(self._known) > 1):
+            self._weight -= self._known.popitem(last=False)[1].weight
 
     async def _remembered(self, domain: str) -> _Known:
         try:
@@ -152,6 +164,11 @@ class Policies:
             await self._records.keep_policy(domain, *attrs.astuple(known.kept))
         except Exception as error:
             self.log.warn("the MTA-STS policy of {domain} cannot be stored: {error!r}", domain=domain, error=error)
+
+
+def _weight(known: _Known) -> int:
+    text = 0 if known.kept is None else len(known.kept.policy)
+    return text + (0 if known.policy is None else _HOST * len(known.policy.mx))
 
 
 def _read(kept: Kept) -> Policy | None:

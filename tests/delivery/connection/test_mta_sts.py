@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from mailsvc.delivery.connection import mta_sts
 from mailsvc.delivery.connection.mta_sts import NotFetched, Policies
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication.mta_sts import Policy
@@ -31,6 +32,7 @@ class Web:
         self.file: Any = ENFORCE
         self.fetched: list[str] = []
         self.stored: dict[str, Any] = {}
+        self.asked: list[str] = []  # of the table
         self.tls_counts = TlsCounts(self.clock)
         self.policies = Policies(self.clock, self, self.fetch, self, self.tls_counts)
 
@@ -45,6 +47,7 @@ class Web:
         return str(found).encode()
 
     async def policy(self, domain: str) -> tuple[str, str, datetime, datetime] | None:
+        self.asked.append(domain)
         return self.stored.get(domain)
 
     async def keep_policy(self, domain: str, *row: Any) -> None:
@@ -70,6 +73,19 @@ def test_a_policy_is_fetched_once_and_shared_with_other_processes() -> None:
     other.stored = web.stored
     assert other.lookup() == web.lookup()
     assert other.fetched == []
+
+
+def test_policies_in_memory_are_limited_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a domain can have any number of subdomains, each with a policy of 64 kB."""
+    web = Web()
+    web.file = ENFORCE + "mx: mx.example.com\n" * 100
+    monkeypatch.setattr(mta_sts, "_WEIGHT", 30_000)
+    domains = [f"{number}.example.com" for number in range(4)]
+    assert all(web.lookup(domain) is not None for domain in domains)
+    web.clock.advance(61)
+    assert all(web.lookup(domain) is not None for domain in (domains[3], domains[2], domains[0]))
+    assert web.asked == [*domains, domains[0]], "the first ones made room"
+    assert web.fetched == [f"https://mta-sts.{domain}/.well-known/mta-sts.txt" for domain in domains]
 
 
 def test_a_policy_is_fetched_for_a_new_id_and_each_day() -> None:
