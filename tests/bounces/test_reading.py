@@ -144,6 +144,8 @@ def test_recipients_are_matched_by_address() -> None:
     assert numbers("x400", "x@example.org", "rita@example.org") == [1]
     [found] = reading.read(sample("postfix").replace(b"rita@", b"rita..@")).reports(["x@example.org", '"rita.."@example.org'])
     assert found.recipient == 1 and isinstance(found.outcome, Bounced) and found.outcome.suppress
+    quoted = reading.read(sample("qmail").replace(b"rita@", b'"ri..ta"@')).reports(["karl@example.org", '"ri..ta"@example.org'])
+    assert [found.recipient for found in quoted] == [1, 0], "a text without a standard, too"
     assert numbers("arf", "x@example.org", "rita@example.org") == [1]
     assert numbers("arf-redacted", "rita@example.org") == [0]
     assert numbers("arf-redacted", "rita@example.org", "karl@example.org") == []

@@ -21,7 +21,9 @@ _NEAR = 12  # lines after an address that are searched for its error
 _RECIPIENTS = 200
 _EDGE = " \t\r<>()[]{}-*•·|'\"=:,;"
 
-_ADDRESS = re.compile(r"[^\s<>()\[\]:;,\"'（）＜＞「」【】《》、。，：；]{1,64}@[^\s<>()\[\]:;,\"'@（）＜＞「」【】《》、。，：；]{1,255}")
+_ADDRESS = re.compile(
+    r"(?:\"[^\s\"\\@]{1,62}\"|[^\s<>()\[\]:;,\"'（）＜＞「」【】《》、。，：；]{1,64})@[^\s<>()\[\]:;,\"'@（）＜＞「」【】《》、。，：；]{1,255}"
+)
 _ALIAS = re.compile(r"\((?:ultimately )?generated from ([^\s()@]{1,64}@[^\s()@]{1,255})\)")  # by Exim, after the address of a forwarding
 _REPLY = re.compile(r"(?<![\d.+:/-])([45]\d\d)[ :-]{1,3}(?=[\w#<'\"(\[{:/-])")
 _STATUS = re.compile(r"(?<![\d.])#?([45]\.\d{1,3}\.\d{1,3})(?![\d.]?\d)")
