@@ -200,6 +200,9 @@ async def test_new_people_become_members_if_the_account_wants_it(account: Accoun
     assert (await account.through(browser, NEW)).location == "/dashboard/keys"
     assert [(m.email, m.name, m.role) for m in await rig.assembly.users.members(account.id)][-1] == (NEW, "New Person", "read-only")
     assert ("member added", "read-only, by single sign-on") in await rig.audit(account.id)
+    fake.person = Someone("7", "new..person.@acme.example")  # providers give it without the quotes that it is stored with
+    assert (await account.through(rig.browser(), fake.person.email)).location == "/dashboard/keys"
+    assert await rig.assembly.users.named('"new..person."@acme.example') is not None
     # Users of other accounts do not: their own admins and they themselves decide.
     await rig.person("eve@acme.example")
     fake.person = Someone("3", "eve@acme.example")

@@ -19,6 +19,7 @@ import attrs
 from joserfc import jwk, jwt
 from joserfc.errors import JoseError
 
+from mailsvc.domains.names import typed_address
 from mailsvc.net.fetch import Fetcher, FetchError, Reply
 from mailsvc.net.urls import BadUrl, Rules
 from mailsvc.settings.identity_providers import SignIn, secret_of
@@ -186,7 +187,7 @@ class OpenId:
         claims = await self._verified(str(answer.get("id_token", "")), request.nonce)
         if "email" not in claims and "userinfo_endpoint" in found:
             claims |= await self._user_info(found["userinfo_endpoint"], str(answer.get("access_token", "")), claims["sub"])
-        email = str(claims.get("email", "")).lower()
+        email = typed_address(str(claims.get("email", "")))
         identity = Identity(self.issuer, str(claims["sub"]), self.name, email or str(claims.get("name", "")) or str(claims["sub"]))
         sure = email if self.verified(claims) else ""
         return Claims(identity, sure, str(claims.get("name", ""))[:100], self._signed_in_at(claims.get("auth_time")))
@@ -325,7 +326,7 @@ class GitHub:
         number = person.get("id") if isinstance(person, dict) else None
         if type(number) is not int or not isinstance(emails, list):
             raise ProviderError("GitHub sent an unexpected response. Try again in a moment.", "no id")
-        sure = [str(one.get("email", "")).lower() for one in emails if one.get("primary") is True and one.get("verified") is True]
+        sure = [typed_address(str(one.get("email", ""))) for one in emails if one.get("primary") is True and one.get("verified") is True]
         login = str(person.get("login") or number)
         return Claims(Identity(self.url, str(number), self.name, login), sure[0] if sure else "", str(person.get("name") or login)[:100])
 
