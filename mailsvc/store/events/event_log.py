@@ -8,8 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+from twisted.logger import Logger
 
 from mailsvc.store.postgres.pool import Pool
+
+log = Logger()
 
 # Columns of a Fact, in the order of its fields: `e` is the event, `m` its email, which events of the account do not have.
 FACT = """
@@ -62,21 +65,28 @@ class EventLog:
         self._pool = pool
 
     async def after(self, account_id: UUID, sequence: int, limit: int) -> tuple[list[tuple[int, Fact]], bool]:
-        """The next `limit` events of an account with their numbers, and whether there are more. Deleted events are left out."""
+        """The next `limit` events of an account with their numbers, and whether there are more.
+
+        Deleted events, and those that cannot be read, are left out.
+        """
         rows = await self._pool.rows(AFTER, (account_id, sequence, limit + 1))
         found = [(number, fact(columns)) for number, *columns in rows[:limit]]
         return [(number, each) for number, each in found if each is not None], len(rows) > limit
 
 
 def fact(row: Sequence[Any]) -> Fact | None:
-    """Read the columns FACT. None if the event, or the email that it needs, no longer exists.
+    """Read the columns FACT. None if the event, or the email that it needs, no longer exists or cannot be read.
 
     By position, because this runs for each message of a webhook.
     """
     event_id, kind, at, recipient, data, email_id, *rest = row
     if event_id is None or (email_id is None and kind.startswith("email.")):
         return None
-    return Fact(event_id, kind, at, recipient, data or {}, None if email_id is None else _mail(email_id, *rest))
+    try:
+        return Fact(event_id, kind, at, recipient, data or {}, None if email_id is None else _mail(email_id, *rest))
+    except (AttributeError, LookupError, TypeError, ValueError):  # whoever reads the others with it could not get past it
+        log.failure("the event {event_id} cannot be read", event_id=str(event_id))
+        return None
 
 
 def _mail(

@@ -154,12 +154,7 @@ class Outbox:
         webhook_id, event_id, account_id, tries, url, secret, former, payload, trace, *columns = row
         decrypt = self._encryption.decrypt
         opened = None if former is None else decrypt(former, webhook_id)
-        try:
-            found = fact(columns)
-        except (AttributeError, LookupError, TypeError, ValueError):  # the claim of all others would fail with it, for ever
-            self.log.failure("the event {event_id} cannot be read", event_id=str(event_id))
-            found = None
-        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, found, trace)
+        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, fact(columns), trace)
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:
