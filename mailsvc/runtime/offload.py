@@ -107,6 +107,8 @@ class Offload:
                 done.append((result, work()))
             except Exception:
                 done.append((result, Failure()))
+            except BaseException as error:  # a panic in Rust: it would end the thread with all results, and no caller expects it
+                done.append((result, Failure(RuntimeError(f"{type(error).__name__}: {error}"))))
         return done
 
     def _deliver(self, done: list[tuple[Deferred[Any], Any]]) -> None:

@@ -57,10 +57,19 @@ def test_results_of_waiting_work_are_returned_together() -> None:
 def test_an_error_fails_only_the_work_that_raised_it() -> None:
     reactor = Reactor()
     offload, failures, results = Offload(reactor), [], []
+
+    class Panic(BaseException):
+        """Libraries in Rust raise such."""
+
+    def panic() -> None:
+        raise Panic("index out of bounds")
+
     offload(lambda: 1 // 0).addErrback(failures.append)
+    offload(panic).addErrback(failures.append)
     offload(lambda: 1).addCallback(results.append)
     reactor.run()
     assert failures[0].check(ZeroDivisionError) and results == [1]
+    assert failures[1].check(RuntimeError) and str(failures[1].value) == "Panic: index out of bounds"
 
 
 def test_work_that_arrives_while_the_last_thread_ends_gets_a_new_thread() -> None:
