@@ -22,6 +22,7 @@ KeyState = Literal["published", "signing", "leaving", "retired"]
 
 
 TRACKING: Final = "Tracking"  # the purpose of the CNAME of a tracking subdomain
+SERVING = ("verified", "temporary_failure")  # states of that record in which links work
 CAA: Final = "TrackingCAA"  # the purpose of a CAA record without which a tracking subdomain gets no certificate
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -128,7 +129,7 @@ class Domain:
 
     def serves_tracking_host(self, host: str) -> bool:
         """Whether tracked links at this host work: it was verified. A record that is missing now may only not be visible."""
-        return host in self.tracking_hosts and self._tracking_record(host) in ("verified", "temporary_failure")
+        return host in self.tracking_hosts and self._tracking_record(host) in SERVING
 
     def _tracking_record(self, host: str) -> RecordStatus | None:
         return next((record.status for record in self.records if record.purpose == TRACKING and record.name == host), None)
