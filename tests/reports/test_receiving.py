@@ -252,6 +252,31 @@ async def test_a_report_about_tomorrow_counts_once_until_the_end_of_its_retentio
     assert dict(taking.counts) == {"dmarc": 1, "repeated": 1}
 
 
+# Stands for a statement that takes too long.
+_ONE_DAY_AT_A_TIME = """
+CREATE FUNCTION too_much() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT count(DISTINCT day) FROM gone) > 1 THEN
+        RAISE EXCEPTION 'canceling statement due to statement timeout';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER too_much AFTER DELETE ON dmarc_results REFERENCING OLD TABLE AS gone EXECUTE FUNCTION too_much()
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_after_a_shorter_retention_the_days_are_deleted_one_by_one(rig: Rig) -> None:
+    domain, taking = await rig.add(), intake(rig)
+    await taking.take(Mail(dmarc(rig), (domain.id,)))
+    earlier = "jsonb_populate_record(r, jsonb_build_object('day', r.day - 1))"
+    await rig.pool.run(f"INSERT INTO dmarc_results SELECT ({earlier}).* FROM dmarc_results r")
+    await rig.pool.run(_ONE_DAY_AT_A_TIME)
+    await reports.Reports(rig.pool).sweep((today(rig) + timedelta(days=2)).date())
+    assert [await _rows(rig, table) for table in reports.TABLES] == [0, 0, 0]
+
+
 async def _rows(rig: Rig, table: str) -> int:
     [(count,)] = await rig.pool.rows(f"SELECT count(*) FROM {table}")
     return int(count)

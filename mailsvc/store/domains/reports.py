@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -11,6 +11,7 @@ import attrs
 
 from mailsvc.mail.reports.aggregate import Row
 from mailsvc.mail.reports.tls_report import TlsRow
+from mailsvc.store import by_day
 from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import Columns
@@ -86,9 +87,6 @@ GROUP BY 1, 2 ORDER BY count(*) DESC, 2 LIMIT {RESULTS}
 """
 TABLES = ("received_reports", "dmarc_results", "received_tls_results")
 DELETE = tuple(f"DELETE FROM {table} WHERE account_id = %s AND domain_id = %s" for table in TABLES)
-# Which reports were received is known for a day longer: a period can begin a day after its report was received
-# (reports/receiving.EARLY), and the report could be added again as long as that day is kept.
-SWEEP = ("DELETE FROM received_reports WHERE received_on < %s::date - 1", *(f"DELETE FROM {table} WHERE day < %s" for table in TABLES[1:]))
 
 
 @attrs.frozen
@@ -232,6 +230,12 @@ class Reports:
         return Summary(messages, passed, source_count, own_failures, sources, sessions, successes, results, reporters)
 
     async def sweep(self, before: date) -> None:
-        """Delete what is older."""
-        for statement in SWEEP:
-            await self.pool.run(statement, (before,))
+        """Delete what is older.
+
+        Which reports were received is known for a day longer: a period can begin a day after its report was received
+        (reports/receiving.EARLY), and the report could be added again as long as that day is kept.
+        """
+        received, *results = TABLES
+        await by_day.sweep(self.pool, received, "received_on", before - timedelta(days=1))
+        for table in results:
+            await by_day.sweep(self.pool, table, "day", before)

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 import attrs
 
 from mailsvc.mail.reports.tls_report import TlsRow
+from mailsvc.store import by_day
 from mailsvc.store.postgres.pool import Pool
 
 POLICY = "SELECT policy_id, policy, fetched_at, expires_at FROM mta_sts WHERE domain = %s"
@@ -38,8 +39,6 @@ SELECT policy, host, result, sessions FROM tls_results WHERE day = %s AND domain
 ORDER BY sessions DESC, policy, host, result LIMIT 1000
 """
 SWEEP = "DELETE FROM mta_sts WHERE expires_at < %s"
-SWEEP_RESULTS = "DELETE FROM tls_results WHERE day < %s"
-SWEEP_REPORTS = "DELETE FROM tls_reports WHERE day < %s"
 
 
 @attrs.frozen
@@ -86,6 +85,6 @@ class TlsRecords:
 
     async def sweep(self, now: datetime, keep: timedelta) -> int:
         """Delete expired policies and old counts. Returns the number of policies."""
-        for statement in (SWEEP_RESULTS, SWEEP_REPORTS):
-            await self._pool.run(statement, ((now - keep).date(),))
+        for table in ("tls_results", "tls_reports"):
+            await by_day.sweep(self._pool, table, "day", (now - keep).date())
         return await self._pool.run(SWEEP, (now,))
