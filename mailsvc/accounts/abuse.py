@@ -24,6 +24,7 @@ from mailsvc.store.people.abuse import AbuseStore, Counts, Held
 from mailsvc.store.people.audit import SERVICE, Line
 
 EVERY = 60.0  # seconds
+RAMPS_EVERY = timedelta(minutes=10)  # small accounts keep their first limit for good, so that most accounts can have one
 LATELY = timedelta(hours=3)  # an account without a new bounce or complaint in this time is not examined
 STEP = timedelta(days=1)  # between two steps of a ramp
 FEW = 5  # bounces or complaints that are too few to hold anyone
@@ -87,12 +88,15 @@ class AbuseWatch:
     operator: str | None = None
     held: Sequence[Held] = attrs.field(default=(), init=False)  # as of the last check
     ramps: int = attrs.field(default=0, init=False)
+    _ramps_at: datetime | None = attrs.field(default=None, init=False)  # when they were looked at last
 
     async def check(self) -> None:
         now = utc(self.clock)
         since = now - timedelta(days=self.rules.days)
-        holds = [partial(self._hold_all, since, now)] if self.rules.bounce_rate or self.rules.complaint_rate else []
-        await in_turn([*holds, partial(self._raise_ramps, since, now), partial(self._notify_all, now)])
+        work = [partial(self._hold_all, since, now)] if self.rules.bounce_rate or self.rules.complaint_rate else []
+        if self._ramps_at is None or abs(now - self._ramps_at) >= RAMPS_EVERY:
+            work.append(partial(self._raise_ramps, since, now))
+        await in_turn([*work, partial(self._notify_all, now)])
 
     async def _hold_all(self, since: datetime, now: datetime) -> None:
         own = await self.mail.account()  # a hold of it would stop the notifications
@@ -108,6 +112,7 @@ class AbuseWatch:
 
     async def _raise_ramps(self, since: datetime, now: datetime) -> None:
         await in_turn([partial(self._raise_ramp, counts, now) for counts in await self.store.ramped(since, now - STEP, now)])
+        self._ramps_at = now
 
     async def _raise_ramp(self, counts: Counts, now: datetime) -> None:
         assert counts.ramp is not None

@@ -233,6 +233,14 @@ async def test_the_limit_of_a_new_account_grows_daily_until_it_ends(pool: Pool) 
         steps.append(await rig.ramp(new) or 0)
     assert steps == [200, 500, 1000, 2500, 5000, 10000, 25000, 50000, 0, 0]
     assert (await rig.ramp(idle), await rig.ramp(bad), await rig.ramp(old)) == (200, 200, None)
+    watch = rig.watch()
+    await watch.check()
+    await rig.add(idle, 20)
+    await watch.check()
+    assert await rig.ramp(idle) == 200, "limits are looked at every ten minutes"
+    rig.clock.advance(600)
+    await watch.check()
+    assert await rig.ramp(idle) == 500
     await rig.store.trust(idle.id, True, rig.now, [Line(idle.id, None, None, "the operator", "", "account trusted")])
     assert await rig.ramp(idle) is None
     await rig.store.trust(idle.id, False, rig.now, [Line(idle.id, None, None, "the operator", "", "account no longer trusted")])
