@@ -122,9 +122,9 @@ async def together(*coroutines: Any) -> list[Any]:
     return list(await gatherResults([Deferred.fromCoroutine(c) for c in coroutines], consumeErrors=True))
 
 
-async def explain(store: StoreRig, sql: str, params: Params) -> dict[str, Any]:
+async def explain(store: StoreRig, sql: str, params: Params, settings: str = BY_INDEX) -> dict[str, Any]:
     async def explained(tx: Transaction) -> dict[str, Any]:
-        await tx.run(BY_INDEX)
+        await tx.run(settings)
         [(plans,)] = await tx.rows("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, params)
         plan: dict[str, Any] = (json.loads(plans) if isinstance(plans, str) else plans)[0]["Plan"]
         return plan

@@ -337,8 +337,7 @@ class Domains:
         Mail that is being sent now, or that remains after a crash, ends with the same reason before its next attempt.
         """
         text = reason.format(name=name)
-        while await Queue(self._pool).fail_domain(domain_id, text, self.now(), BATCH) == BATCH:
-            pass
+        await Queue(self._pool).fail_domain(domain_id, text, self.now(), BATCH)
         if self._notifications is not None:
             self._notifications.notify("events")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -201,15 +202,17 @@ class Queue:
             if gone or looked_at < limit:
                 return gone
 
-    async def fail_domain(self, domain_id: UUID, reason: str, now: datetime, limit: int) -> int:
-        """Fail up to `limit` waiting recipients of mail from a domain, for this reason. Returns their number."""
+    async def fail_domain(self, domain_id: UUID, reason: str, now: datetime, limit: int) -> None:
+        """Fail all waiting recipients of mail from a domain, for this reason, up to `limit` in a transaction."""
 
-        async def fail(tx: Transaction) -> int:
-            rows = await tx.rows(claims_sql.TAKE_OF_DOMAIN, (domain_id, limit))
+        async def fail(tx: Transaction, after: tuple[UUID, int]) -> list[Row]:
+            rows = await tx.rows(claims_sql.IN_ORDER + claims_sql.TAKE_OF_DOMAIN, (domain_id, *after, limit))
             await events.write(tx, [stopped(now, reason, *row) for row in rows])
-            return len(rows)
+            return rows
 
-        return await self._pool.transact(fail)
+        rows = await self._pool.transact(partial(fail, after=(UUID(int=0), -1)))
+        while len(rows) == limit:
+            rows = await self._pool.transact(partial(fail, after=max((row[1], row[2]) for row in rows)))
 
     async def move_domain(self, domain_id: UUID, region: str, next_at: datetime, limit: int) -> int:
         """Move up to `limit` waiting recipients of mail from a domain to another region, due at `next_at` or later. Returns their number.

@@ -35,8 +35,10 @@ CLAIM = statement(
     small=SMALL,
 )
 
-# Planned once for any limit: rows are read from the index in order, never from a bitmap that is sorted afterwards.
-_IN_ORDER = ", ".join(f"set_config('{way}', 'off', true)" for way in (*_WITHOUT, "enable_bitmapscan", "enable_sort"))
+# Rows are read from the index in order, never from a bitmap that is sorted afterwards. What is prepared is planned once for any limit.
+_UNORDERED = (*_WITHOUT, "enable_bitmapscan", "enable_sort")
+IN_ORDER = "".join(f"SET LOCAL {way} = off; " for way in _UNORDERED)
+_IN_ORDER = ", ".join(f"set_config('{way}', 'off', true)" for way in _UNORDERED)
 _PLAN_IN_ORDER = Prepared("in_order", (), f"SELECT {_IN_ORDER}, {ONCE}")
 _LOOK = {"region": "text", "now": "timestamptz", "skip": "text[]", "limit": "bigint", "scan": "integer", "start": "text"}
 LOOK = Prepared.named("look", _LOOK, READY, _PLAN_IN_ORDER)
@@ -79,10 +81,12 @@ DUE_SCHEDULES = statement("mailsvc.store.queue", "release_scheduled")
 MORE_TIME = 100  # days
 TAKE_EXPIRED = statement("mailsvc.store.queue", "expire", more_time=MORE_TIME)
 
-# Reads the whole queue: too rare for an index.
+# Reads the whole queue, in the order of its key: too rare for an index. Each transaction continues behind the one before it; from the
+# beginning, each would pass what the others have deleted.
 TAKE_OF_DOMAIN = """
 WITH ended AS MATERIALIZED (
-    SELECT email_id, recipient FROM queue WHERE domain_id = %s AND lease IS NULL LIMIT %s FOR UPDATE SKIP LOCKED
+    SELECT email_id, recipient FROM queue WHERE domain_id = %s AND lease IS NULL AND (email_id, recipient) > (%s, %s)
+    ORDER BY email_id, recipient LIMIT %s FOR UPDATE SKIP LOCKED
 )
 DELETE FROM queue q USING ended
 WHERE q.email_id = ended.email_id AND q.recipient = ended.recipient

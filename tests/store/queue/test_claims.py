@@ -373,6 +373,20 @@ async def test_a_scan_skips_backlogs(store: StoreRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_mail_of_a_domain_fails_in_transactions_that_continue_behind_each_other(store: StoreRig) -> None:
+    mails, other = [email() for _ in range(5)], attrs.evolve(email(), domain_id=OTHER)
+    await store.accept(*mails, other)
+    await store.queue.fail_domain(mails[0].domain_id, "The domain was deleted.", NOW, 2)
+    assert [await store.statuses(mail) for mail in mails] == [["failed"]] * 5
+    assert await store.statuses(other) == ["queued"]
+    await backlog(store, NOW, 1000, "dead.example")
+    [(middle,)] = await store.pool.rows("SELECT email_id FROM queue WHERE domain_id <> %s ORDER BY 1 OFFSET 500 LIMIT 1", (OTHER,))
+    await store.pool.run("UPDATE queue SET domain_id = %s", (OTHER,))
+    plan = await explain(store, claims_sql.TAKE_OF_DOMAIN, (OTHER, middle, 0, 10), claims_sql.IN_ORDER)
+    assert max(visited(plan)) <= 10, visited(plan)
+
+
+@pytest_twisted.ensureDeferred
 async def test_plans_use_indexes_without_statistics(store: StoreRig) -> None:
     """Right after the queue was empty, the planner prefers to read all of it."""
     await store.accept(email())
