@@ -70,16 +70,21 @@ def domain_list(settings: Settings, account: str | None, as_json: bool) -> None:
     """List domains: name, status, region, account, and when it is checked next."""
 
     async def work(customers: Customers) -> None:
-        owners = [await customers.account(account)] if account is not None else await customers.accounts.list()
+        if account is not None:
+            owners = [await customers.account(account)]
+            found, _ = await customers.domains.list(owners[0].id)
+        else:
+            owners = await customers.accounts.list()
+            found = await customers.domains.every()
+        called = {owner.id: owner.name for owner in owners}
         shown: list[dict[str, object]] = []
-        for owner in owners:
-            found, _ = await customers.domains.list(owner.id)
-            for one in found:
-                if as_json:
-                    checks = {"trusted": one.trusted, "next_check_at": one.next_check_at}
-                    shown.append({"account_id": owner.id, "account": owner.name, **views.brief(one, iso_time), **checks})
-                    continue
-                click.echo(f"{one.name}\t{one.shown_status}\t{one.region}\t{owner.name}\t{_time(one.next_check_at)}")
+        for one in found:
+            whose = called.get(one.account_id, "-")  # the account was created just now
+            if as_json:
+                checks = {"trusted": one.trusted, "next_check_at": one.next_check_at}
+                shown.append({"account_id": one.account_id, "account": whose, **views.brief(one, iso_time), **checks})
+                continue
+            click.echo(f"{one.name}\t{one.shown_status}\t{one.region}\t{whose}\t{_time(one.next_check_at)}")
         if as_json:
             print_json(shown)
 

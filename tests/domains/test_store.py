@@ -11,8 +11,19 @@ import pytest_twisted
 from mailsvc import outcome
 from mailsvc.outcome import Uncertain
 from mailsvc.store.domains.checks import Result
+from mailsvc.store.people.accounts import Accounts
 from tests.domains.rig import Rig
 from tests.store.fixtures import MINUTE, NOW, StoreRig, email
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_domains_of_all_accounts_are_read_at_once(rig: Rig) -> None:
+    other = await Accounts(rig.pool, rig.clock).create("other")
+    theirs = await rig.domains.add(other.id, "example.net", "r1", [])
+    first, second = await rig.add(), await rig.add("example.org")
+    before = rig.pool.statements
+    assert [domain.id for domain in await rig.domains.every()] == [second.id, first.id, theirs.id]
+    assert rig.pool.statements == before + 1
 
 
 @pytest_twisted.ensureDeferred

@@ -158,6 +158,10 @@ class Domains:
         page = [self.of(row) for row in rows[:limit]]
         return (page[::-1] if before is not None else page), limit is not None and len(rows) > limit
 
+    async def every(self) -> Sequence[Domain]:
+        """Those of all accounts, by the accounts' numbers, the newest of an account first."""
+        return [self.of(row) for row in await self._pool.rows(domains_sql.EVERY)]
+
     async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
         """The keys that sign its mail, in the order of `signs_with`. Cached for at most two seconds."""
         return await self._keys.get(domain_id, lambda: self._signing_keys(domain_id))

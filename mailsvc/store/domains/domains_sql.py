@@ -43,6 +43,7 @@ BY_NAME = _FROM + "name = %s ORDER BY status = 'verified' DESC, trusted_at IS NO
 HOLDER = _FROM + "name = %s AND id <> %s AND (status = 'verified' OR trusted_at IS NOT NULL)"
 OLDER = _FROM + "account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s"
 NEWER = _FROM + "account_id = %s AND id > %s ORDER BY id LIMIT %s"
+EVERY = _FROM + "true ORDER BY (SELECT a.number FROM accounts a WHERE a.id = account_id), id DESC"
 ADD = f"""
 INSERT INTO domains (
     id, account_id, name, region, created_at, return_path, tls, sending, receiving, delegated, open_tracking, click_tracking,
