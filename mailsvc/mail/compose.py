@@ -41,6 +41,7 @@ _TYPES = mimetypes.MimeTypes().types_map[1] | {  # without the lists of this mac
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _ANY_FILE = "application/octet-stream"
+_BETWEEN_ADDRESSES = str.maketrans("<>,;", "    ")
 _MESSAGE = "message/rfc822"
 _TOO_LARGE = f"The headers, subject included, are larger than {header.BLOCK_LIMIT // 1024} kB."
 FILENAME_MAX = 1000  # characters
@@ -115,7 +116,7 @@ def _header(draft: Draft) -> bytes:
     if len(draft.subject) + sum(len(name) + len(value) for name, value in draft.headers.items()) > header.BLOCK_LIMIT:
         raise ComposeError("headers", _TOO_LARGE)  # before doing any work
     fields = [header.mailboxes("From", (draft.sender,))]
-    for name, boxes in (("To", draft.to), ("Cc", draft.cc), ("Reply-To", draft.reply_to)):
+    for name, boxes in (("To", draft.to), ("Cc", draft.cc), ("Reply-To", _reply_to(draft))):
         if boxes:
             fields.append(header.mailboxes(name, boxes))
     fields.append(_subject(draft.subject))
@@ -143,9 +144,18 @@ def _custom(draft: Draft) -> list[str]:
         written = [header.custom(name, value) for name, value in draft.headers.items()]
     except header.HeaderError as error:
         raise ComposeError("headers", str(error)) from None
-    if draft.reply_to and any(name.lower() == "reply-to" for name in draft.headers):
-        raise ComposeError("headers", "The header Reply-To is given twice.")
     return written
+
+
+def _reply_to(draft: Draft) -> tuple[Mailbox, ...]:
+    """Returns nothing if a custom Reply-To names these addresses as well. Symfony Mailer sends both; its header has the display names."""
+    custom = [value for name, value in draft.headers.items() if name.lower() == "reply-to"] if draft.reply_to else []
+    if not custom:
+        return draft.reply_to
+    named = set(custom[0].lower().translate(_BETWEEN_ADDRESSES).split())
+    if not named.issuperset(box.address.lower() for box in draft.reply_to):
+        raise ComposeError("headers", "The header Reply-To and the `reply_to` field name different addresses.")
+    return ()
 
 
 # --- body ------------------------------------------------------------------------------------------------------------

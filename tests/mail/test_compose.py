@@ -172,6 +172,14 @@ def test_addresses_and_custom_headers_are_written() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("written", ["Reply@b.example", "Support <reply@b.example>, x@b.example", "=?utf-8?Q?J=C3=BC?= <reply@b.example>"])
+def test_a_reply_to_header_that_names_the_same_addresses_replaces_the_field(written: str) -> None:
+    """Symfony Mailer sends its first address as `reply_to`, and all of them as a header too."""
+    message = compose(attrs.evolve(BASE, reply_to=(parse_mailbox("reply@b.example"),), headers={"Reply-To": written}))
+    assert message.count(b"Reply-To:") == 1
+    assert f"\r\nReply-To: {written}\r\n".encode() in message
+
+
 def test_a_non_ascii_address_is_written_for_smtputf8() -> None:
     message = compose(attrs.evolve(BASE, to=(parse_mailbox("Jürgen <用户@b.example>"),)))
     assert "To: =?utf-8?q?J=C3=BCrgen?= <用户@b.example>\r\n".encode() in message
@@ -195,6 +203,8 @@ def test_a_non_ascii_address_is_written_for_smtputf8() -> None:
         ({"headers": {"X": "x" * 2000}}, "headers"),
         ({"headers": {f"X-{n}": "x " * 5000 for n in range(30)}}, "headers"),
         ({"headers": {"Reply-To": "a@b.example"}, "reply_to": (parse_mailbox("c@d.example"),)}, "headers"),
+        ({"headers": {"Reply-To": "xc@d.example"}, "reply_to": (parse_mailbox("c@d.example"),)}, "headers"),
+        ({"headers": {"Reply-To": "c@d.example", "reply-to": "c@d.example"}, "reply_to": (parse_mailbox("c@d.example"),)}, "headers"),
         ({"attachments": (Attachment(b"", "a\r\nX: y"),)}, "attachments"),
         ({"attachments": (Attachment(b"", "a\x00"),)}, "attachments"),
         ({"attachments": (Attachment(b"", "\udfff"),)}, "attachments"),
