@@ -109,8 +109,8 @@ class Contacts:
 
     async def _create(self, request: Request) -> bytes:
         given = await self.reader.record(request, fields.CREATE)
-        legacy = given.pop("audience_id")
-        segments = (*(given.pop("segments") or ()), *([legacy] if legacy else ()))
+        single = [given.pop(name) for name in ("segment_id", "audience_id")]  # resend-java has both
+        segments = (*(given.pop("segments") or ()), *filter(None, single))
         return await create(request, self.context, given, segments)
 
     @app.route("/contacts", methods=["GET"])

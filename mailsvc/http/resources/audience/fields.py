@@ -166,6 +166,7 @@ _NAMES = {
     "last_name": Text("The last name. null removes it.", "Lovelace", most=_name),
 }
 _PROPERTIES = Values("Values of contact properties by key. null removes one.", {"company": "Analytical Ltd", "seats": 12})
+_ONE_SEGMENT = Id("A segment that the contact is added to, besides `segments`.", blank=True)
 _AUDIENCE = Id("Deprecated: a segment that the contact is added to.")
 _EMAIL = BareAddress("The address, which identifies the contact.", "ada@example.net", required=True)
 _UNSUBSCRIBED = "Whether the contact gets no broadcasts at all, whatever its topics."
@@ -186,6 +187,7 @@ CREATE = Record(
         **LEGACY_CREATE.fields,
         "segments": SegmentIds("Segments that the contact is added to.", [{"id": SOME_ID}]),
         "topics": attrs.evolve(TOPIC_CHOICES, about="Choices of topics. `opt_in` does not replace an earlier `opt_out`."),
+        "segment_id": _ONE_SEGMENT,
         "audience_id": _AUDIENCE,
     },
 )

@@ -103,7 +103,8 @@ async def test_one_click_twice_is_204_and_opening_the_link_changes_nothing(rig: 
 
 @pytest_twisted.ensureDeferred
 async def test_what_libraries_send_besides_the_documented_fields(rig: ApiRig) -> None:
-    """Rust: `audience_id` null, or alone. Go: an empty `scheduled_at`, a null `fallback_value`. .NET: a null `email`. IDs of the path."""
+    """Rust: `audience_id` null, or alone. Go: an empty `scheduled_at`, a null `fallback_value`. .NET: a null `email`. IDs of the path.
+    Java: `segment_id` of a new contact."""
     contact = await make(rig, "/contacts", email="ada@example.net", audience_id=None)
     assert (await rig.request("PATCH", f"/contacts/{contact}", {"email": None, "id": contact, "unsubscribed": True})).status == 200
     found = (await rig.request("GET", f"/contacts/{contact}", {})).json
@@ -114,6 +115,9 @@ async def test_what_libraries_send_besides_the_documented_fields(rig: ApiRig) ->
     assert (found["name"], found["default_subscription"], found["visibility"]) == ("x", "opt_out", "private")
     await make(rig, "/contact-properties", key="plan", type="string", fallback_value=None)
     news = await make(rig, "/segments", name="x", filter={}, audience_id=str(uuid4()))
+    joined = await make(rig, "/contacts", email="bea@example.net", segment_id=news, audience_id=news)
+    assert [row["id"] for row in (await rig.request("GET", f"/segments/{news}/contacts")).json["data"]] == [joined]
+    assert (await rig.request("POST", "/contacts", {"email": "a@b.example", "segment_id": str(uuid4())})).status == 404
     only_old_name = content(news)
     only_old_name["audience_id"] = only_old_name.pop("segment_id")
     broadcast = await make(rig, "/broadcasts", **only_old_name)
