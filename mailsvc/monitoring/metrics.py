@@ -100,17 +100,19 @@ class Metrics:
 
 def installation(exposition: Exposition, reading: Reading) -> None:
     """Metrics that are the same for all processes on one database, except `leases`."""
-    waiting = {(each.state, _kind(each.bulk)): each for each in reading.waiting}
+    counts, undelivered = Counter[Any](), Counter[Any]()
+    oldest: dict[Any, float] = {}
+    for each in reading.waiting:
+        key = each.state, _kind(each.bulk)
+        counts[key] += each.count
+        oldest[key] = max(oldest.get(key, 0.0), each.oldest)
+        undelivered[(each.region,)] += 0 if each.region in reading.delivering else each.count
     labels = ("state", "class")
-    exposition.gauge(
-        "queue_recipients", "Queued recipients, by state and class.", {key: each.count for key, each in waiting.items()}, labels
-    )
-    exposition.gauge(
-        "queue_oldest_seconds",
-        "Seconds since the oldest queued recipient was accepted, of accounts whose mail is not on hold.",
-        {key: each.oldest for key, each in waiting.items()},
-        labels,
-    )
+    exposition.gauge("queue_recipients", "Queued recipients, by state and class.", counts, labels)
+    about = "Seconds since the oldest queued recipient was accepted, of accounts whose mail is not on hold."
+    exposition.gauge("queue_oldest_seconds", about, oldest, labels)
+    about = "Queued recipients of regions in which no process has the role delivery, by region. 0 for other regions with queued recipients."
+    exposition.gauge("queue_undelivered", about, undelivered, ("region",))
     exposition.gauge("queue_overdue_seconds", "Seconds since the longest overdue recipient became due.", reading.overdue)
     exposition.gauge("queue_unexplained", "Queued recipients without a reason or a next attempt. Must be 0.", reading.unexplained)
     exposition.gauge("leases", "Recipients leased by this process.", reading.leases)

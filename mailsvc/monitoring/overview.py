@@ -45,7 +45,6 @@ def problems(values: Values, now: float = 0.0) -> list[Problem]:
     def of(*key: str) -> float:
         return values.get(key, 0.0)
 
-    waiting = total(values, "queue_recipients")
     found = [
         (values.get(("database_up",)) == 0, "The database is unreachable. No mail is accepted or sent."),
         (
@@ -57,7 +56,10 @@ def problems(values: Values, now: float = 0.0) -> list[Problem]:
             "The database was restored from a backup, and all mail is on hold. Read “Restore” in docs/operations.md, then run "
             "`mailsvc queue release`.",
         ),
-        (waiting > 0 and not of("processes", "delivery"), "Mail is queued, but no process with the delivery role is running."),
+        *(
+            (count > 0, f"Mail of the region {region} is queued, but no process of this region with the delivery role is running.")
+            for (region,), count in of_each(values, "queue_undelivered").items()
+        ),
         (
             of("queue_unexplained") > 0,
             f"Recipients queued without a reason: {of('queue_unexplained'):,.0f}. This is a bug: please report it.",

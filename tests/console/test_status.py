@@ -23,7 +23,7 @@ from mailsvc.store.postgres.server_settings import Standbys
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 ROLES = {"http": 1, "smtp": 1, "delivery": 2, "webhooks": 1}
-HEALTHY = Reading((), 0, 0.0, 0, {}, ROLES, Lag(0, 0.0), 0, 0.0, 0, Standbys(0, False), False)
+HEALTHY = Reading((), 0, 0.0, 0, {}, ROLES, Lag(0, 0.0), 0, 0.0, 0, Standbys(0, False), False, ())
 
 
 def incident(impact: Impact, *names: str, ended: bool = False) -> Incident:

@@ -20,6 +20,7 @@ LABELS = {
     "mailsvc_destinations_resting": ["state"],
     "mailsvc_queue_oldest_seconds": ["class", "state"],
     "mailsvc_queue_recipients": ["class", "state"],
+    "mailsvc_queue_undelivered": ["region"],
     "mailsvc_quota_left": ["account", "period"],
     "mailsvc_source_limit_today": ["address", "provider"],
     "mailsvc_source_listed": ["address"],

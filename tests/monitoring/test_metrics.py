@@ -29,7 +29,7 @@ from mailsvc.store.queue.claims import Slowdown
 from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, REGION, StoreRig, email
 
 READING = Reading(
-    (Waiting("delayed", True, 3, 61.5),),
+    (Waiting("delayed", True, 1, 7.5, "eu"), Waiting("delayed", True, 2, 61.5, "us")),
     0,
     2.5,
     1,
@@ -41,6 +41,7 @@ READING = Reading(
     8192,
     Standbys(1, True, 4096),
     True,
+    ["eu"],
 )
 
 
@@ -62,6 +63,7 @@ async def test_metrics_of_the_process_and_the_database_are_one_response() -> Non
     assert found["mailsvc_accepted_total", "api"] == 5
     assert found["mailsvc_queue_recipients", "bulk", "delayed"] == 3
     assert found["mailsvc_queue_oldest_seconds", "bulk", "delayed"] == 61.5
+    assert found["mailsvc_queue_undelivered", "us"] == 2 and found["mailsvc_queue_undelivered", "eu"] == 0
     assert found["mailsvc_destinations_held", "backoff"] == found["mailsvc_destinations_resting", "backoff"] == 2
     assert found[("mailsvc_ledger_events",)] == 7
     assert found[("mailsvc_webhook_messages",)] == 4 and found[("mailsvc_webhook_oldest_seconds",)] == 9.5
@@ -198,7 +200,8 @@ async def test_the_queue_is_counted_by_state_and_class(pool: Pool) -> None:
     await store.accept(sent, kept)
     await store.claim("example.org")
     found = await reading(store, pool, later=100)
-    assert {(each.state, each.bulk, each.count) for each in found.waiting} == {("sending", True, 1), ("queued", False, 2)}
+    counted = {(each.state, each.bulk, each.count, each.region) for each in found.waiting}
+    assert counted == {("sending", True, 1, REGION), ("queued", False, 2, REGION)} and found.delivering == [REGION]
     assert all(88 < each.oldest < 102 for each in found.waiting)  # ids made meanwhile may be up to ten seconds ahead
     assert found.unexplained == 0 and found.leases == 1 and found.ledger.events > 0
     assert found.overdue == 100

@@ -30,7 +30,8 @@ def metrics_text(**changes: float) -> bytes:
     exposition.gauge("temporary_free_bytes", "", changes.get("free", 50e9))
     exposition.gauge("certificate_expires_timestamp_seconds", "", changes.get("expires", NOW + 60 * DAY))
     exposition.gauge("queue_overdue_seconds", "", changes.get("overdue", 0))
-    exposition.gauge("processes", "", {("delivery",): changes.get("delivery", 1), ("http",): 2}, ("role",))
+    exposition.gauge("processes", "", {("delivery",): 1, ("http",): 2}, ("role",))
+    exposition.gauge("queue_undelivered", "", {("eu",): 0, ("us",): changes.get("undelivered", 0)}, ("region",))
     exposition.gauge("ledger_lag_seconds", "", changes.get("ledger", 0))
     exposition.gauge("clock_ahead_seconds", "", changes.get("clock", 0))
     exposition.gauge("pool_waiting", "", changes.get("pool", 0))
@@ -55,7 +56,7 @@ def test_figures_are_taken_from_the_metrics() -> None:
 
 @pytest.mark.parametrize(("changes", "text"), [
     ({"database_up": 0}, "The database is unreachable"),
-    ({"delivery": 0}, "no process with the delivery role"),
+    ({"undelivered": 4}, "Mail of the region us is queued, but no process of this region with the delivery role is running."),
     ({"unexplained": 1}, "queued without a reason: 1"),
     ({"overdue": 301}, "has been due for 5 min"),
     ({"oldest": 7200}, "waiting 2 h for its first attempt"),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -18,15 +18,16 @@ from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.server_settings import Standbys, standbys
 from mailsvc.store.queue.claims import Queue
-from mailsvc.store.queue.processes import LIVE, SILENT
+from mailsvc.store.queue.processes import LIVE, SILENT, delivering
 from mailsvc.store.queue.restore_guard import REASON as RESTORED
 
 # IDs begin with the time in milliseconds (RFC 9562 §5.7). Who put the mail of an account on hold knows that it waits.
 WAITING = """
-    SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, count(*), min(left(email_id::text, 13) COLLATE "C") FILTER (
-        WHERE account_id <> ALL (ARRAY (SELECT account_id FROM account_pauses WHERE until > %s))
-    )
-    FROM queue GROUP BY 1, 2
+    SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, region, count(*),
+        min(left(email_id::text, 13) COLLATE "C") FILTER (
+            WHERE account_id <> ALL (ARRAY (SELECT account_id FROM account_pauses WHERE until > %s))
+        )
+    FROM queue GROUP BY 1, 2, 3
 """
 LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
 # Due, not leased, and the destination neither on hold nor slowed down.
@@ -47,17 +48,21 @@ RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY st
 
 @attrs.frozen
 class Waiting:
-    """Queued recipients of one state and class. `oldest`: seconds since the oldest was accepted whose account is not on hold."""
+    """Queued recipients of one state, class and region. `oldest`: seconds since the oldest was accepted whose account is not on hold."""
 
     state: str
     bulk: bool
     count: int
     oldest: float
+    region: str
 
 
 @attrs.frozen
 class Reading:
-    """All figures at one time. `overdue`: seconds by which the longest due recipient is late. `webhooks`: pending messages."""
+    """All figures at one time. `overdue`: seconds by which the longest due recipient is late. `webhooks`: pending messages.
+
+    `delivering`: regions with a process that delivers mail.
+    """
 
     waiting: tuple[Waiting, ...]
     unexplained: int
@@ -71,6 +76,7 @@ class Reading:
     database_bytes: int
     standbys: Standbys
     restored: bool  # mail is on hold because of it
+    delivering: Collection[str]
 
 
 @attrs.define(eq=False)
@@ -85,8 +91,8 @@ class Figures:
         seconds, pool = unix(self.clock), self.pool
         now = datetime.fromtimestamp(seconds, UTC)
         waiting = tuple(
-            Waiting(state, bulk, count, 0.0 if oldest is None else max(0.0, seconds - _accepted(oldest)))
-            for state, bulk, count, oldest in await pool.rows(WAITING, (now,))
+            Waiting(state, bulk, count, 0.0 if oldest is None else max(0.0, seconds - _accepted(oldest)), region)
+            for state, bulk, region, count, oldest in await pool.rows(WAITING, (now,))
         )
         [(due,)] = await pool.rows(OVERDUE, (now, now, now))
         [(leases,)] = await pool.rows(LEASES, (self.lease(),))
@@ -106,6 +112,7 @@ class Figures:
             database_bytes=size,
             standbys=await standbys(pool),
             restored=held_back > 0,
+            delivering=await delivering(pool),
         )
 
 
