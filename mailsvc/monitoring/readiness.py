@@ -14,6 +14,7 @@ import attrs
 from mailsvc.clock import ahead, held, unix
 from mailsvc.monitoring import metrics, overview
 from mailsvc.monitoring.coordinator import CoordinatorWatch
+from mailsvc.monitoring.latest import Latest
 from mailsvc.monitoring.listener import MetricsPage, QuietSite
 from mailsvc.monitoring.metrics import Exposition, Metrics
 from mailsvc.monitoring.overview import Overview, Shown
@@ -55,7 +56,7 @@ class Monitoring:
             self.coordinator = CoordinatorWatch(partial(unreachable, self.pool), self.reactor)
         own.append(metrics.coordinator(self.coordinator))
         self.figures = Figures(self.pool, self.reactor, self.lease)
-        self._metrics = Metrics(self.figures.read, own)
+        self._metrics = Metrics(Latest(self.reactor, self.figures.read).get, own)
 
     async def start(self, opened: Opened) -> None:
         await self.vitals.look()

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest_twisted
 from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 
 from mailsvc.clock import TimeOfDay, ahead, held, unix
+from mailsvc.monitoring.latest import KEPT, PATIENCE, Latest
 from mailsvc.monitoring.listener import MetricsPage, private
 from mailsvc.monitoring.metrics import Exposition, Metrics, certificate, database, disk, returned
 from mailsvc.monitoring.reactor_lag import EVERY, ReactorLag
@@ -97,6 +99,36 @@ async def test_without_a_database_the_metrics_of_the_process_remain() -> None:
     assert found[("mailsvc_database_up",)] == 0
     assert found[("mailsvc_lanes",)] == 4
     assert ("mailsvc_queue_unexplained",) not in found
+
+
+@pytest_twisted.ensureDeferred
+async def test_figures_that_take_long_are_those_of_the_last_time() -> None:
+    clock, asked = Clock(), list[Deferred[Reading]]()
+
+    def read() -> Deferred[Reading]:
+        asked.append(Deferred())
+        return asked[-1]
+
+    metrics = Metrics(Latest(clock, read).get)
+    first = [Deferred.fromCoroutine(metrics.text()) for _ in range(2)]
+    with capturedLogs():
+        clock.advance(PATIENCE)
+    assert [samples(await each)[("mailsvc_database_up",)] for each in first] == [0, 0], "the database has not answered yet"
+    asked[0].callback(READING)
+    assert len(asked) == 1
+    second = Deferred.fromCoroutine(metrics.text())
+    clock.advance(PATIENCE)
+    found = samples(await second)
+    assert found[("mailsvc_database_up",)] == 1 and found["mailsvc_queue_recipients", "bulk", "delayed"] == 3
+    clock.advance(KEPT)
+    for then in (lambda: clock.advance(PATIENCE), lambda: asked[1].errback(OSError("away"))):
+        third = Deferred.fromCoroutine(metrics.text())
+        with capturedLogs():
+            then()
+        assert samples(await third)[("mailsvc_database_up",)] == 0
+    fourth = Deferred.fromCoroutine(metrics.text())
+    asked[2].callback(READING)
+    assert samples(await fourth)[("mailsvc_database_up",)] == 1 and len(asked) == 3
 
 
 def test_what_this_machine_and_its_certificate_can_run_out_of(tmp_path: Path) -> None:
