@@ -145,6 +145,9 @@ class Daemon:
         await self.open_database()
         self.tracing = start_tracing(self.settings.tracing, self.process.id, __version__, self.reactor, self.opened)
         self.open_stores()
+        if "http" in roles:  # before delivery: with a backlog, it can use all connections to the database for long
+            self.tracked = await tracked_links.start_tracking(self.reactor, self.opened, self.settings, self.database, self.notifications)
+            self.status = await status_page(self.settings, self.reactor, self.database, self.monitoring, self.opened)
         self.passing = Passing(self.reactor, self.process, self.database, self.notifications, self.opened)
         delivery = await self.start_delivery() if "delivery" in roles else None
         handoff = self.passing.handoff(self.routes(self.resolver)) if delivery is None else delivery.handoff
@@ -359,11 +362,7 @@ class Daemon:
         )  # fmt: skip
         self.dashboard = self.open_dashboard(audience)
         pages = self.dashboard.resource()
-        tracking = await tracked_links.start_tracking(
-            reactor, self.opened, self.pool, settings, self.database.encryption, self.notifications
-        )
-        self.monitoring.add(metrics.tracking(tracking.recorder), metrics.imports(audience.imports))
-        status = await status_page(settings, reactor, self.database, self.monitoring, self.opened)
+        self.monitoring.add(metrics.tracking(self.tracked.recorder), metrics.imports(audience.imports))
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
@@ -380,7 +379,8 @@ class Daemon:
             requests=requests, sessions=self.smtp_sessions, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), erasing=self.database.erasing,
-            pages={"": pages, "dashboard": pages, **tracked_links.pages(tracking), **status}, uploader=self.dashboard.uploader.account,
+            pages={"": pages, "dashboard": pages, **tracked_links.pages(self.tracked), **self.status},
+            uploader=self.dashboard.uploader.account,
         )  # fmt: skip
         site = api.site()
         self.monitoring.add(metrics.connections(site.connections))

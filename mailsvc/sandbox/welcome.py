@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+from twisted.internet.task import deferLater
 
 from mailsvc.accounts.onboarding import Customers, People
 from mailsvc.runtime.lifecycle import say
@@ -20,9 +21,11 @@ from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domain
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.api_keys import digest
+from mailsvc.store.postgres.errors import Unavailable
 
 ACCOUNT = "Development"
 LINK = timedelta(hours=12)
+TRIES, PAUSE = 6, 1.0  # while the database is unavailable; seconds between two of them, in addition to those for a connection
 SUPPRESSED_AT = ("example.com", "example.net", "example.org")  # domains at which the address `suppressed` is suppressed
 
 
@@ -39,6 +42,19 @@ class Welcome:
 
     async def begin(self) -> None:
         """Create what is missing, write the file, and print the greeting. The file means that the daemon is ready."""
+        facts = await self._patiently()
+        _write(self.file, json.dumps(facts, indent=2) + "\n")
+        say(greeting(facts), sys.__stdout__)
+
+    async def _patiently(self) -> Mapping[str, object]:
+        """Delivery has begun: with a backlog, it can use all connections to the database for long."""
+        for _ in range(TRIES):
+            with contextlib.suppress(Unavailable):
+                return await self._facts()
+            await deferLater(self.customers.reactor, PAUSE)
+        return await self._facts()
+
+    async def _facts(self) -> Mapping[str, object]:
         account = await self._account()
         domain = await self._domain(account)
         if self.suppress is not None:
@@ -55,8 +71,7 @@ class Welcome:
             facts |= {"sandbox": f"{self.http}/sandbox/emails"}
         if self.customers.people is not None:
             facts |= {"dashboard": f"{self.http}/dashboard", "sign_in": await self._sign_in(account, self.customers.people)}
-        _write(self.file, json.dumps(facts, indent=2) + "\n")
-        say(greeting(facts), sys.__stdout__)
+        return facts
 
     async def end(self) -> None:
         """Remove the file when the daemon stops. The key stays, because only its hash is stored elsewhere."""

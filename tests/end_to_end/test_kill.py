@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psycopg2
 import pytest
 
 from tests.end_to_end.rig import Daemon, free_port
@@ -36,6 +37,31 @@ def test_no_acknowledged_email_is_lost(tmp_path: Path, database: str) -> None:
         assert twice <= KILLS * CONNECTIONS, f"{twice} duplicates from {KILLS} kills and {CONNECTIONS} connections"
         assert {m.strip("<>").partition("@")[0] for m in counts} >= set(acknowledged)
     finally:
+        daemon.stop()
+        sink.stop()
+
+
+@pytest.mark.slow
+def test_it_starts_while_mail_in_the_queue_keeps_all_connections_to_the_database_in_use(tmp_path: Path, database: str) -> None:
+    sink = Sink(free_port())
+    sink.start()
+    routes = {"*": f"smtp://127.0.0.1:{sink.port}"}
+    daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes}, "database": {"pool": 2}})
+    daemon.start()
+    daemon.command("queue", "hold", "--reason", "Held.")
+    body = {"from": f"shop@{daemon.facts['domain']}", "to": "c@example.net", "subject": "Order", "text": "Thanks."}
+    sent = [daemon.call("POST", "/emails", body).body["id"] for _ in range(10)]
+    daemon.kill()
+    daemon.command("queue", "release")
+    connection = psycopg2.connect(database)
+    connection.cursor().execute("LOCK TABLE messages")  # so delivery waits for the messages
+    freed = threading.Timer(8, connection.close)
+    freed.start()
+    try:
+        daemon.start()
+        assert not _wait_for(sink, sent, seconds=30)
+    finally:
+        freed.join()
         daemon.stop()
         sink.stop()
 

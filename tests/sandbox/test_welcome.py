@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,9 @@ from mailsvc.sandbox.welcome import Welcome, greeting
 from mailsvc.settings.schema import Domains, Privacy, Settings
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption
+from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.api_keys import digest
+from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.restore_guard import RestoreGuard
 
@@ -139,3 +142,21 @@ def test_the_greeting_of_a_server_without_dashboard_and_sandbox() -> None:
     text = greeting({"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example", "smtp": {}})
     assert "dashboard" not in text and "sandbox" not in text and "SMTP" not in text
     assert "See what was sent:  curl http://localhost:8025/emails -H" in text
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_waits_for_a_connection_to_the_database(
+    pool: Pool, tmp_path: Path, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, found = welcome(pool, tmp_path / "dev.json"), [Unavailable("No database connection became free within 5 s.")]
+    list_ = first.customers.accounts.list
+
+    async def unavailable_once() -> Sequence[Account]:
+        if found:
+            raise found.pop()
+        return await list_()
+
+    monkeypatch.setattr(first.customers.accounts, "list", unavailable_once)
+    monkeypatch.setattr("mailsvc.sandbox.welcome.PAUSE", 0.0)
+    await first.begin()
+    assert not found and "API key" in output.getvalue()

@@ -14,16 +14,15 @@ from mailsvc.http.resources.tracking.certificates import CertificateQuestions
 from mailsvc.http.resources.tracking.images import PATH, PublicImages
 from mailsvc.http.resources.tracking.links import TrackedLinks, Tracking
 from mailsvc.mail.tracking.token import CLICKS, OPENS, PURPOSE
+from mailsvc.runtime.database import Database
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.settings.schema import Settings
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.audience.objections import Objections
 from mailsvc.store.broadcasts.images import Images
 from mailsvc.store.cache import CHANNEL
-from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.notifications import Notifications
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.tracking.hits import Hits
 from mailsvc.store.tracking.hosts import ServedHosts
 from mailsvc.tracking.hits import HitRecorder
@@ -32,11 +31,9 @@ from mailsvc.tracking.hosts import TrackingHosts
 log = Logger()
 
 
-async def start_tracking(
-    clock: Any, opened: Opened, pool: Pool, settings: Settings, encryption: Encryption, notifications: Notifications
-) -> Tracking:
+async def start_tracking(clock: Any, opened: Opened, settings: Settings, database: Database, notifications: Notifications) -> Tracking:
     """Call it before the listeners open, so that the last opens and clicks are stored after they have closed."""
-    chosen = settings.tracking
+    chosen, pool, encryption = settings.tracking, database.pool, database.encryption
     hosts = TrackingHosts(ServedHosts(pool), own_hosts(settings))
     await hosts.refresh()
     reading = hosts.loop(clock)
