@@ -11,12 +11,13 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.rig import Daemon, eventually, free_port, rows
 from tests.end_to_end.sink import Sink
 
 EMAILS = 300  # at least; for as long as it is killed, there are more
 KILLS = 6
 CONNECTIONS = 5
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
 @pytest.mark.slow
@@ -54,8 +55,14 @@ def test_it_starts_while_mail_in_the_queue_keeps_all_connections_to_the_database
     daemon.kill()
     daemon.command("queue", "release")
     connection = psycopg2.connect(database)
-    connection.cursor().execute("LOCK TABLE messages")  # so delivery waits for the messages
-    freed = threading.Timer(8, connection.close)
+    connection.cursor().execute("LOCK TABLE messages, webhook_outbox")  # delivery and webhooks wait for it
+
+    def free() -> None:
+        eventually(lambda: [each for each in rows(database, WAITING) if each >= (2,)], 60)
+        time.sleep(7)  # longer than a caller waits for a connection
+        connection.close()
+
+    freed = threading.Thread(target=free)
     freed.start()
     try:
         daemon.start()
