@@ -1,7 +1,7 @@
 // Stands for the package `react-email` in the bundle: only the components that the editor uses. The whole package has build tools in it.
 import { createElement } from "react";
+import { renderToStaticMarkup } from "../node_modules/react-dom/cjs/react-dom-server-legacy.browser.production.js";
 
-export { render, toPlainText } from "@react-email/render";
 export { Body } from "../node_modules/react-email/dist/components/body/body.mjs";
 export { Button } from "../node_modules/react-email/dist/components/button/button.mjs";
 export { Column } from "../node_modules/react-email/dist/components/column/column.mjs";
@@ -21,3 +21,9 @@ export const CodeBlock = ({ code, theme, style }) => createElement("pre", { styl
 
 // Only the unformatted HTML is sent.
 export const pretty = (html) => html;
+export const toPlainText = () => "";
+
+// As the package does it, but not in byte streams, which Safari does not have. React asks browsers to load images early; an email cannot.
+const DOCTYPE = '<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Transitional//EN" "http://www.w3.org/TR/xhtml1/DTD/xhtml1-transitional.dtd">';
+export const render = async (email) =>
+  DOCTYPE + renderToStaticMarkup(email).replace(/<!DOCTYPE[^>]*>/, "").replace(/<link rel="preload" as="image"[^>]*>/g, "");
