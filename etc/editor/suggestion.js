@@ -3,22 +3,31 @@ import { Extension } from "@tiptap/core";
 import { PluginKey } from "@tiptap/pm/state";
 import { Suggestion } from "@tiptap/suggestion";
 
-const SHOWN = 8;
+const SHOWN = 8, ID = "variable-list";
+const idOf = ({ name }) => `${ID}-${name}`;
 
 function list() {
   const box = document.createElement("div");
-  box.className = "variable-list";
+  box.className = box.id = ID;
   box.setAttribute("role", "listbox");
   box.setAttribute("aria-label", "Variables");
   return box;
 }
 
-// Draws the list below the cursor; arrow keys choose, Enter inserts, Escape closes it.
+// Draws the list below the cursor; arrow keys choose, Enter inserts, Escape closes it. The focus stays in the text, which names the chosen
+// variable to screen readers.
 function renderer() {
   let box, props, chosen;
+  const announce = (shown) => {
+    const text = props.editor.view.dom, option = shown && idOf(props.items[chosen]);
+    for (const [name, value] of [["aria-autocomplete", "list"], ["aria-controls", ID], ["aria-activedescendant", option]])
+      if (shown) text.setAttribute(name, value);
+      else text.removeAttribute(name);
+  };
   const draw = () => {
     box.replaceChildren(...props.items.map((item, place) => {
       const row = document.createElement("div");
+      row.id = idOf(item);
       row.setAttribute("role", "option");
       row.setAttribute("aria-selected", String(place === chosen));
       row.textContent = item.name;
@@ -28,8 +37,9 @@ function renderer() {
     const at = props.clientRect?.();
     box.hidden = !props.items.length || !at;
     if (at) Object.assign(box.style, { left: `${at.left + scrollX}px`, top: `${at.bottom + scrollY + 4}px` });
+    announce(!box.hidden);
   };
-  const close = () => { box?.remove(); };
+  const close = () => { box?.remove(); if (props) announce(false); };
   const show = (given) => { props = given; chosen = 0; draw(); };
   return {
     onStart: (given) => { box = list(); document.body.append(box); show(given); },

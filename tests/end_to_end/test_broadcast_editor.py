@@ -133,8 +133,12 @@ def test_a_letter_is_written_saved_previewed_and_tested(page: Page, daemon: Daem
     text = page.get_by_role("textbox", name="Content of the email")
     text.click()
     page.keyboard.type("Dear {{first")
-    expect(page.locator(".variable-list").get_by_role("option", name="first_name")).to_be_visible()
+    options = page.get_by_role("listbox", name="Variables").get_by_role("option", selected=True)
+    expect(options).to_have_text("first_name")
+    expect(text).to_have_attribute("aria-activedescendant", options.get_attribute("id") or "none")
+    expect(text).to_have_attribute("aria-controls", page.get_by_role("listbox", name="Variables").get_attribute("id") or "none")
     page.keyboard.press("Enter")
+    expect(text).not_to_have_attribute("aria-activedescendant", re.compile(""))
     expect(text.locator("[data-variable=first_name]")).to_be_visible()
     page.keyboard.press("ArrowLeft")  # selects the chip
     page.get_by_label("Fallback for first_name").fill("friend")
