@@ -79,7 +79,7 @@ function Fields({ label, pressed, fields, initial, apply, children }) {
   }
   const done = () => { apply(typed); type(null); };
   const keys = (event) => {
-    if (event.nativeEvent.isComposing) return; // the key is for an input method, as of Japanese
+    if (event.nativeEvent.isComposing || event.keyCode === 229) return; // for an input method, as of Japanese; 229 is Safari's sign of it
     if (event.key === "Enter") { event.preventDefault(); done(); }
     if (event.key === "Escape") { leave(true); type(null); }
   };

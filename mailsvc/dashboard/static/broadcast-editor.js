@@ -161,7 +161,7 @@ async function show() {
 }
 document.addEventListener("click", (event) => { if (event.target.id === "show") show(); });
 document.addEventListener("keydown", (event) => {  // else, the Enter key sends a test
-  if (event.target.id !== "f-contact" || event.key !== "Enter" || event.isComposing) return;
+  if (event.target.id !== "f-contact" || event.key !== "Enter" || event.isComposing || event.keyCode === 229) return;  // 229: for an input method, in Safari
   event.preventDefault();
   show();
 });

@@ -41,7 +41,7 @@
   text.addEventListener("input", filter);
   text.addEventListener("keydown", (event) => {
     const act = { ArrowDown: () => move(1), ArrowUp: () => move(-1), Enter: () => chosen?.click(), Escape: () => palette.close() }[event.key];
-    if (!act || event.isComposing) return;
+    if (!act || event.isComposing || event.keyCode === 229) return;  // for an input method; 229 is Safari's sign of it
     event.preventDefault();
     act();
   });
