@@ -11,6 +11,7 @@ import { createRoot } from "react-dom/client";
 
 import { leaveImage, uploads } from "./images.js";
 import { nameFields } from "./names.js";
+import { nesting } from "./nesting.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
 import { pasting } from "./pasting.js";
 import { variableSuggestion } from "./suggestion.js";
@@ -25,13 +26,16 @@ const hint = ({ node }) => (node.type.name === "heading" ? `Heading ${node.attrs
 function mount(element, { content, variables, changed, upload, say }) {
   const extensions = [
     // The toolbar works on the selection, so the selection stays when the toolbar takes the focus.
-    StarterKit.configure({ CodeBlockPrism: false, Link: { defaultProtocol: "https" }, FocusScopes: { clearSelectionOnBlur: false } }),
+    StarterKit.configure({
+      CodeBlockPrism: false, MaxNesting: false, Link: { defaultProtocol: "https" }, FocusScopes: { clearSelectionOnBlur: false },
+    }),
     PlainCodeBlock,
     Placeholder.configure({ placeholder: hint, includeChildren: true }),
     EmailTheming,
     Variable,
     UnsubscribeFooter,
     variableSuggestion(variables),
+    nesting,
     pasting(say),
   ];
   const images = uploads(upload, say);
