@@ -35,6 +35,16 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
     if (!POLLING.includes(target.id)) location.assign(detail.pathInfo.finalRequestPath);
   });
 
+// A filter changes the page without loading it: screen readers are told what they find now.
+const told = document.createElement("p");
+Object.assign(told, { className: "hidden", role: "status" });
+document.querySelector("main")?.append(told);
+document.addEventListener("htmx:afterSwap", ({ target, detail }) => {
+  if (!detail.requestConfig?.elt.matches("form")) return;
+  const rows = target.querySelectorAll("tbody tr").length, found = `${rows} ${rows === 1 ? "result" : "results"} on this page`;
+  told.textContent = target.id === "list" ? target.querySelector(".empty h2")?.textContent || found : "Updated";
+});
+
 const COPIED = "Copied";
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
