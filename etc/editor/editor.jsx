@@ -10,6 +10,7 @@ import { createPortal } from "react-dom";
 import { createRoot } from "react-dom/client";
 
 import { leaveImage, uploads } from "./images.js";
+import { nameBlocks } from "./lists.js";
 import { nameFields } from "./names.js";
 import { nesting } from "./nesting.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
@@ -53,6 +54,7 @@ function mount(element, { content, variables, changed, upload, say }) {
       editor.view.dom.setAttribute("aria-label", LABEL);
       editor.view.dom.setAttribute("role", "textbox");
       editor.view.dom.setAttribute("aria-multiline", "true");
+      nameBlocks(editor.view.dom);
       requestAnimationFrame(() => nameFields(below.querySelector(".inspector")));
       resolve({
         read: async () => {

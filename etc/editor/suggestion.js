@@ -3,6 +3,8 @@ import { Extension } from "@tiptap/core";
 import { PluginKey } from "@tiptap/pm/state";
 import { Suggestion } from "@tiptap/suggestion";
 
+import { nameList } from "./lists.js";
+
 const SHOWN = 8, ID = "variable-list";
 const idOf = ({ name }) => `${ID}-${name}`;
 
@@ -18,12 +20,6 @@ function list() {
 // variable to screen readers.
 function renderer() {
   let box, props, chosen;
-  const announce = (shown) => {
-    const text = props.editor.view.dom, option = shown && idOf(props.items[chosen]);
-    for (const [name, value] of [["aria-autocomplete", "list"], ["aria-controls", ID], ["aria-activedescendant", option]])
-      if (shown) text.setAttribute(name, value);
-      else text.removeAttribute(name);
-  };
   const draw = () => {
     box.replaceChildren(...props.items.map((item, place) => {
       const row = document.createElement("div");
@@ -37,9 +33,9 @@ function renderer() {
     const at = props.clientRect?.();
     box.hidden = !props.items.length || !at;
     if (at) Object.assign(box.style, { left: `${at.left + scrollX}px`, top: `${at.bottom + scrollY + 4}px` });
-    announce(!box.hidden);
+    nameList(props.editor.view.dom, !box.hidden && ID, !box.hidden && idOf(props.items[chosen]));
   };
-  const close = () => { box?.remove(); if (props) announce(false); };
+  const close = () => { box?.remove(); if (props) nameList(props.editor.view.dom); };
   const show = (given) => { props = given; chosen = 0; draw(); };
   return {
     onStart: (given) => { box = list(); document.body.append(box); show(given); },
