@@ -69,7 +69,6 @@ class Rig:
         maintenance = DomainMaintenance(
             domains, checks, DomainClaims(pool, domains), checker, publishing, rules, at_once, own=frozenset({"out.example.net"})
         )
-        await partitions.ensure(pool, datetime.fromtimestamp(clock.seconds(), UTC), 10)
         account = await Accounts(pool, clock).create("one")
         return cls(pool, reactor, dns, account, domains, checks, checker, maintenance, clock)
 
@@ -101,11 +100,11 @@ class Rig:
         self.dns.zones[name] = {kind: texts for kind, texts in kinds.items() if texts}
 
     async def later(self, **time: float) -> None:
-        """Turn the clock; over more than a few days also make the partitions that the daily round would have made."""
-        step = timedelta(**time)
-        self.clock.advance(step.total_seconds())
-        if step > timedelta(days=2):
-            await partitions.ensure(self.pool, self.now(), 2)
+        """Turn the clock; on another day also make the partitions that the daily round would have made."""
+        day = self.now().date()
+        self.clock.advance(timedelta(**time).total_seconds())
+        if self.now().date() != day:
+            await partitions.ensure(self.pool, self.now(), 1)
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.seconds(), UTC)
