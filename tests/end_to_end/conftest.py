@@ -6,17 +6,37 @@ Then each recipient has one state, and what waits says why and until when.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Browser, Page
 from psycopg2.extensions import make_dsn, parse_dsn
 
+from mailsvc.store.postgres.partitions import days
 from tests.chaos.citus_nodes import missing
 from tests.citus import is_citus
 from tests.end_to_end import chromium
 from tests.end_to_end.names import Names
 from tests.end_to_end.rig import Daemon, check_invariants, free_port
 from tests.end_to_end.sink import Sink
+
+
+_DAYS = 3  # that the template has already
+
+
+@pytest.fixture(scope="session")
+def template(postgres: str, template: str, administer: Callable[..., None]) -> Iterator[str]:
+    """With the partitions of all days that a daemon creates when it starts: copying them is faster."""
+    if is_citus(postgres):
+        yield template
+        return
+    name = f"{template}_days"
+    administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+    every_day = days(datetime.now(UTC))
+    wanted = (statement for day in every_day[_DAYS:] for both in day.values() for statement in both)
+    administer(make_dsn(postgres, dbname=name), *wanted)
+    yield name
+    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
