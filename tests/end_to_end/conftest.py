@@ -20,7 +20,6 @@ from tests.end_to_end.names import Names
 from tests.end_to_end.rig import Daemon, check_invariants, free_port
 from tests.end_to_end.sink import Sink
 
-
 _DAYS = 3  # that the template has already
 
 
