@@ -491,6 +491,7 @@ def routes(rig: DashboardRig, method: str) -> list[str]:
     return sorted({rule.rule for one in resources for rule in one._app.url_map.iter_rules() if method in rule.methods})
 
 
+@pytest.mark.slow
 @pytest_twisted.ensureDeferred
 async def test_no_character_in_a_form_path_or_query_causes_a_500(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = DashboardRig(pool)

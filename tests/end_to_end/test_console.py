@@ -50,6 +50,7 @@ def page(browser: Browser, console: int) -> Iterator[Page]:
     assert not wrong, wrong
 
 
+@pytest.mark.slow
 def test_an_operator_from_the_first_link_to_a_suspended_account(page: Page, daemon: Daemon, module_database: str) -> None:
     """In one test, since each sign-in uses up a code of half a minute."""
     mail = {"from": f"a@{daemon.facts['domain']}", "to": "zoe@recipient.example", "subject": "Secret subject", "text": "x"}

@@ -112,6 +112,7 @@ def test_queued_mail_goes_the_new_way_when_its_domain_moves(daemons: dict[str, D
     assert refused.status == 422 or domain_region(east, "west.example") == EAST
 
 
+@pytest.mark.slow
 def test_mail_that_a_process_holds_in_memory_follows_its_domain(daemons: dict[str, Daemon], sink: SourceSink) -> None:
     """While it waits for a destination that cannot be reached from the old region."""
     port = free_port()  # where nobody listens

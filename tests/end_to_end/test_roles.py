@@ -33,6 +33,7 @@ def enter(page: Page, daemon: Daemon, email: str, role: str, *accounts: str) -> 
     first_sign_in(page, link[link.index("/dashboard") :])
 
 
+@pytest.mark.slow
 def test_a_read_only_member_looks_and_switches(page: Page, daemon: Daemon) -> None:
     daemon.command("account", "create", "Second Company With A Long Name Ltd")
     enter(page, daemon, "rita@acme.example", "read-only", "1", "2")

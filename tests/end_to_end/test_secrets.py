@@ -73,6 +73,7 @@ def test_a_rotation_needs_no_restart(pair: tuple[Daemon, Daemon], sink: Sink, tm
     assert all(count == 1 for count in sink.counts().values())
 
 
+@pytest.mark.slow
 def test_rotation_waits_for_a_process_that_lacks_the_key(pair: tuple[Daemon, Daemon], tmp_path: Path, database: str) -> None:
     one, two = pair
     lone = tmp_path / "copy.key"
@@ -110,6 +111,7 @@ def test_a_production_process_creates_no_key(tmp_path: Path, database: str) -> N
     daemon.command("account", "create", "x")
 
 
+@pytest.mark.slow
 def test_a_wrong_key_file_is_refused_at_the_start_and_by_commands(tmp_path: Path, database: str) -> None:
     daemon = Daemon(tmp_path, database)
     daemon.start()
@@ -132,6 +134,7 @@ def test_a_wrong_key_file_is_refused_at_the_start_and_by_commands(tmp_path: Path
     daemon.stop()
 
 
+@pytest.mark.slow
 def test_a_key_file_that_becomes_wrong_while_it_runs_is_not_used(tmp_path: Path, database: str, sink: Sink) -> None:
     daemon = Daemon(tmp_path, database, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
     daemon.start()

@@ -470,6 +470,7 @@ def test_form_is_not_parsed() -> None:
     assert response.problem == (415, "validation_error")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"GET /emails HTTP/1.1\r\n", MANY, head("Content-Length: 30")]))
 def test_any_bytes_give_json_or_silence(noise: bytes, start: bytes) -> None:
