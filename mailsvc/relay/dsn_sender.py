@@ -116,4 +116,5 @@ def _recipient(item: ReportItem, originals: Sequence[str | None]) -> dsn.NoticeR
     at = item.at.astimezone(UTC)
     if isinstance(item.data, ForwardedReport):
         return dsn.NoticeRecipient(item.address, item.data.action, item.data.said, at, original, item.data.reporter)
-    return dsn.NoticeRecipient(item.address, _ACTIONS[item.type], item.data.text, at, original)
+    replied = item.host if dsn.is_reply(item.data.text) else ""
+    return dsn.NoticeRecipient(item.address, _ACTIONS[item.type], item.data.text, at, original, replied)

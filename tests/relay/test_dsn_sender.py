@@ -103,6 +103,15 @@ def test_suppressed_recipients_are_reported() -> None:
     assert reason.encode() in message
 
 
+def test_the_server_that_replied_is_named() -> None:
+    """RFC 3464 §2.3.5. Not for what this service decided itself."""
+    said = (Bounce("permanent", "general", "550 5.1.1 no such user"), Bounce("permanent", "general", "", "It waited for five days."))
+    items = tuple(ReportItem(f"{n}@example.net", n, "email.bounced", NOW, data, "mx.example.net") for n, data in enumerate(said))
+    [message] = send_due(Rig([about(items=items)]))
+    found = dsn_reader.read(report.read(message))
+    assert found is not None and [recipient.remote for recipient in found.recipients] == ["mx.example.net", ""]
+
+
 def test_reports_of_other_servers_are_forwarded_unchanged() -> None:
     data = ForwardedReport(0, "delivered", "250 2.1.5 in the mailbox", "mx.example.net")
     items = (attrs.evolve(GONE, type="forwarded", data=data), ReportItem("b@example.net", 1, "email.delivered", NOW, Delivery("250 ok")))

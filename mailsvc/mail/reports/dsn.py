@@ -42,7 +42,7 @@ _ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
 class NoticeRecipient:
     """The outcome for one recipient. `diagnostic` is a reply or our own explanation. `original` is the ORCPT: a type and an address.
 
-    `reporter` is the server that reported the outcome, if it was not this one.
+    `reporter` is the server that replied or reported the outcome, "" if this one decided it.
     """
 
     address: str
@@ -79,6 +79,11 @@ class Notification:
     message: bytes = attrs.field(repr=False)
     full: bool = False
     smtputf8: bool = False
+
+
+def is_reply(diagnostic: str) -> bool:
+    """Whether it is a reply of a server, and not our own explanation."""
+    return re.match(r"[245]\d\d[ -]", diagnostic) is not None
 
 
 def compose(notice: Notification) -> bytes:
@@ -151,7 +156,7 @@ def _status(notice: Notification) -> bytes:
         lines += [f"Final-Recipient: {final}", f"Action: {recipient.action}", f"Status: {recipient.status}"]
         if recipient.reporter:
             lines.append(f"Remote-MTA: dns; {_one_line(recipient.reporter)}")
-        if re.match(r"[245]\d\d[ -]", recipient.diagnostic):
+        if is_reply(recipient.diagnostic):
             lines.append(f"Diagnostic-Code: smtp; {_one_line(recipient.diagnostic)}")
         lines.append(f"Last-Attempt-Date: {rfc5322_date(recipient.at)}")
     text = "\r\n".join(lines) + "\r\n"

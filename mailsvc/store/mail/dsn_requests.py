@@ -58,8 +58,14 @@ READ = """
 SELECT e.domain_id, d.name, e.message_id, e.sender, e.created_at, e.envelope, e.recipients
 FROM emails e JOIN domains d ON d.id = e.domain_id WHERE e.account_id = %s AND e.email_id = %s
 """
+# With the server of the last attempt. A bounce that was reported after the delivery came from elsewhere.
 EVENTS = """
-SELECT recipient, type, at, data FROM events WHERE account_id = %s AND email_id = %s AND event_id = ANY (%s::uuid[]) ORDER BY recipient
+SELECT e.recipient, e.type, e.at, e.data, CASE WHEN e.data ? 'late' THEN NULL ELSE (
+    SELECT a.host FROM attempts a
+    WHERE a.account_id = e.account_id AND a.email_id = e.email_id AND e.recipient = ANY (a.recipients) AND a.started_at <= e.at
+    ORDER BY a.attempt_id DESC LIMIT 1
+) END
+FROM events e WHERE e.account_id = %s AND e.email_id = %s AND e.event_id = ANY (%s::uuid[]) ORDER BY e.recipient
 """
 DONE = "DELETE FROM notices WHERE report = %s AND told IS NULL"
 DONE_WITH = "UPDATE notices SET next_at = 'infinity' WHERE report = %s"
@@ -69,13 +75,17 @@ SWEEP = "DELETE FROM notices WHERE next_at = 'infinity' AND email_id < %s"
 
 @attrs.frozen
 class ReportItem:
-    """What to report about a recipient: an event, or with the type "forwarded" the report of another server."""
+    """What to report about a recipient: an event, or with the type "forwarded" the report of another server.
+
+    `host` is the server that was tried last, "" if none was reached.
+    """
 
     address: str
     recipient: int
     type: str
     at: datetime
     data: EventData | ForwardedReport
+    host: str = ""
 
 
 @attrs.frozen
@@ -175,7 +185,10 @@ class Notices:
             return None
         domain_id, domain, message_id, sender, created_at, envelope, recipients = rows[0]
         events = await self._pool.rows(EVENTS, (account_id, email_id, [event_id for _, event_id, forwarded in taken if forwarded is None]))
-        items = [ReportItem(recipients[recipient], recipient, type, at, read(type, data or {})) for recipient, type, at, data in events]
+        items = [
+            ReportItem(recipients[recipient], recipient, type, at, read(type, data or {}), host or "")
+            for recipient, type, at, data, host in events
+        ]
         forwarded = [ForwardedReport(number, **data) for number, _, data in taken if data is not None]
         items += [ReportItem(recipients[each.recipient], each.recipient, "forwarded", now, each) for each in forwarded]
         items.sort(key=lambda each: each.recipient)

@@ -49,6 +49,7 @@ async def test_each_recipient_gets_the_dsns_requested_for_it(store: StoreRig) ->
         ("2@example.org", "email.bounced"),
         ("5@example.org", "email.delivery_delayed"),
     ]
+    assert {each.host for each in notice.items} == {"mx.example.org"}
     assert notice.items[1].data.text == "550 no" and (notice.domain, notice.envelope.sender) == ("example.com", "me@example.com")
 
 
