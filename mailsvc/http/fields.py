@@ -313,7 +313,10 @@ def no_entries(value: Any) -> bool:
 
 @attrs.frozen
 class TextMap(Field):
-    """An object whose values are strings. Numbers and booleans become one as JSON writes them; an entry that is null is left out."""
+    """An object whose values are strings. Numbers and booleans become one as JSON writes them; an entry that is null is left out.
+
+    Also read as an array of objects with `name` and `value`, as Swoosh (Elixir) sends it.
+    """
 
     def form(self) -> dict[str, Any]:
         value = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]}
@@ -322,6 +325,7 @@ class TextMap(Field):
     def read(self, value: Any, place: str, rules: Rules) -> Mapping[str, str]:
         if no_entries(value):
             return {}
+        value = _as_object(value)
         if not isinstance(value, dict):
             raise invalid(f"The `{place}` field must be an object of strings.")
         texts = {}
@@ -333,3 +337,11 @@ class TextMap(Field):
             if content is not None:
                 texts[name] = content
         return texts
+
+
+def _as_object(value: Any) -> Any:
+    """Returns an array of entries as an object. If it has other items, or two entries of one name, it stays as it is."""
+    if not isinstance(value, list) or not all(isinstance(item, dict) and item.keys() == {"name", "value"} for item in value):
+        return value
+    found = {item["name"]: item["value"] for item in value if isinstance(item["name"], str)}
+    return found if len(found) == len(value) else value

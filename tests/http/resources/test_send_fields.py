@@ -83,6 +83,11 @@ def test_values_of_unset_fields_are_absent() -> None:
     assert read(headers=[]).headers == {}  # how PHP writes an empty object
 
 
+def test_header_fields_can_be_a_list_of_names_and_values() -> None:
+    """As Swoosh (Elixir) sends them."""
+    assert read(headers=[{"name": "X-A", "value": "1"}, {"name": "X-B", "value": 2}]).headers == {"X-A": "1", "X-B": "2"}
+
+
 def test_header_fields_can_be_folded() -> None:
     folded = {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?=\r\n =?utf-8?Q?aus?=\r\n\tBern", "X-Bad": "a\r\nBcc: b@example.net"}
     assert read(headers=folded).headers == {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?= =?utf-8?Q?aus?=\tBern", "X-Bad": folded["X-Bad"]}
@@ -129,6 +134,10 @@ def test_email_needs_html_or_text() -> None:
         ("text", {}, "validation_error", "`text`"),
         ("headers", ["x"], "validation_error", "`headers`"),
         ("headers", "", "validation_error", "`headers`"),
+        ("headers", [{"name": "X-A", "value": "5"}, {"name": "X-A", "value": "6"}], "validation_error", "`headers`"),
+        ("headers", [{"name": ["X-A"], "value": "5"}], "validation_error", "`headers`"),
+        ("headers", [{"name": "X-A", "value": ["5"]}], "validation_error", "`headers.X-A`"),
+        ("headers", [{"name": "X-A"}], "validation_error", "`headers`"),
         ("headers", {"X-A": ["5"]}, "validation_error", "`headers.X-A`"),
         ("headers", {"X-A": {}}, "validation_error", "`headers.X-A`"),
         ("tags", {"k": "v"}, "validation_error", "`tags`"),
