@@ -20,13 +20,15 @@ function time(at) {
 
 class TooLong extends Error { message = "The content is too long. Shorten it."; }
 const FAILED = "The server reported an error.";
-const reason = (error) => (error instanceof TypeError ? "the server can’t be reached." : error.message);
+class Unreachable extends Error { message = "the server can’t be reached."; }
 
 const JSON_ONLY = { Accept: "application/json" };
+const unreachable = () => { throw new Unreachable(); };
+const call = (url, how) => fetch(url, { headers: JSON_ONLY, ...how }).catch(unreachable);
 
 // Sends a form. Forms of a session that has ended are refused: whoever has signed in again gets the token of the new session.
 async function post(url, body) {
-  const send = () => fetch(url, { method: "POST", headers: JSON_ONLY, body });
+  const send = () => call(url, { method: "POST", body });
   const response = await send();
   if (response.status !== 403) return response;
   const { token } = (await ask(`${path}/state`)).answer;
@@ -36,10 +38,10 @@ async function post(url, body) {
 }
 
 async function ask(url, fields) {
-  const response = await (fields ? post(url, new URLSearchParams(fields)) : fetch(url, { headers: JSON_ONLY }));
+  const response = await (fields ? post(url, new URLSearchParams(fields)) : call(url));
   if (!response.headers.get("content-type")?.startsWith("application/json"))
     throw new Error(response.status === 409 ? "This broadcast isn’t a draft any more." : response.redirected ? "You’re signed out. Sign in again in another tab." : FAILED);
-  const answer = await response.json();
+  const answer = await response.json().catch(unreachable);
   if (!response.ok && !answer.errors) throw response.status === 413 ? new TooLong() : new Error(FAILED);
   return { ok: response.ok, answer };
 }
@@ -51,7 +53,7 @@ async function upload(file) {
   const body = new FormData();
   body.append("token", draft.elements.token.value);
   body.append("file", file);
-  const response = await post(draft.dataset.images, body).catch((error) => { if (!(error instanceof TypeError)) throw error; });
+  const response = await post(draft.dataset.images, body).catch((error) => { if (!(error instanceof Unreachable)) throw error; });
   if (!response?.headers.get("content-type")?.startsWith("application/json")) throw new Error("The image couldn’t be uploaded. Try again.");
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.errors?.file ?? answer.message ?? "The image couldn’t be uploaded. Try again.");
@@ -100,7 +102,7 @@ async function store() {
     if (answer.overwritten) warn(answer.overwritten, true);
     return true;
   } catch (error) {
-    status.textContent = `Not saved: ${reason(error)} Your changes are still on this page.`;
+    status.textContent = `Not saved: ${error.message} Your changes are still on this page.`;
     if (!(error instanceof TooLong)) timer = setTimeout(save, LOOK);
     return false;
   }
@@ -150,7 +152,7 @@ async function show() {
     await ask(`${path}/state`);  // the frame cannot show the pages for errors and for signing in
   } catch (error) {
     frame.hidden = true;
-    tested.textContent = `No preview: ${reason(error)}`;
+    tested.textContent = `No preview: ${error.message}`;
     return;
   }
   tested.textContent = saved ? "" : "The draft couldn’t be saved. The preview shows what was saved last.";
@@ -187,7 +189,7 @@ async function sendTest(form) {
       link.textContent = "See what happens to it";
       tested.append(link);
     }
-  } catch (error) { tested.textContent = `Not sent: ${reason(error)}`; }
+  } catch (error) { tested.textContent = `Not sent: ${error.message}`; }
 }
 
 // Whatever leaves the page or replaces the content saves first.
