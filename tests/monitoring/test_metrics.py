@@ -18,7 +18,7 @@ from twisted.logger import capturedLogs
 from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 
 from mailsvc.clock import TimeOfDay, ahead, held, unix
-from mailsvc.monitoring.latest import KEPT, PATIENCE, Latest
+from mailsvc.monitoring.latest import KEPT, PATIENCE, TIMES, Latest
 from mailsvc.monitoring.listener import MetricsPage, private
 from mailsvc.monitoring.metrics import Exposition, Metrics, certificate, database, disk, returned
 from mailsvc.monitoring.reactor_lag import EVERY, ReactorLag
@@ -115,7 +115,11 @@ async def test_figures_that_take_long_are_those_of_the_last_time() -> None:
         clock.advance(PATIENCE)
     assert [samples(await each)[("mailsvc_database_up",)] for each in first] == [0, 0], "the database has not answered yet"
     asked[0].callback(READING)
-    assert len(asked) == 1
+    assert samples(await metrics.text())[("mailsvc_database_up",)] == 1
+    clock.advance(TIMES * PATIENCE - 1)
+    assert samples(await metrics.text())[("mailsvc_database_up",)] == 1
+    assert len(asked) == 1, "it took so long that it is not repeated at once"
+    clock.advance(1)
     second = Deferred.fromCoroutine(metrics.text())
     clock.advance(PATIENCE)
     found = samples(await second)
