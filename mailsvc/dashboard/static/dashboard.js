@@ -37,7 +37,7 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
 
 // A filter changes the page without loading it: screen readers are told what they find now.
 const told = document.createElement("p");
-Object.assign(told, { className: "hidden", role: "status" });
+Object.assign(told, { className: "hidden", ariaLive: "polite" });  // not a status: what a form did has that role
 document.querySelector("main")?.append(told);
 document.addEventListener("htmx:afterSwap", ({ target, detail }) => {
   if (!detail.requestConfig?.elt.matches("form")) return;
