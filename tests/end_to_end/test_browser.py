@@ -263,10 +263,10 @@ def test_a_filter_applies_without_reloading_the_page(page: Page, daemon: Daemon)
     page.get_by_label("Status").focus()
     page.get_by_label("Status").select_option("complained")
     expect(page.get_by_role("heading", name="No results")).to_be_visible()
-    told = page.locator("main > p[aria-live=polite]")  # for screen readers
-    expect(told).to_have_text("No results")
+    announced = page.locator("main > p[aria-live=polite]")  # for screen readers
+    expect(announced).to_have_text("No results")
     page.get_by_label("Status").select_option("")
-    expect(told).to_have_text(re.compile(r"^\d+ results? on this page$"))
+    expect(announced).to_have_text(re.compile(r"^\d+ results? on this page$"))
     page.get_by_label("Status").select_option("complained")
     expect(page.get_by_role("heading", name="No results")).to_be_visible()
     expect(page.get_by_label("Status")).to_be_focused()

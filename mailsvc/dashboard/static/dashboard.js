@@ -35,14 +35,14 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
     if (!POLLING.includes(target.id)) location.assign(detail.pathInfo.finalRequestPath);
   });
 
-// A filter changes the page without loading it: screen readers are told what they find now.
-const told = document.createElement("p");
-Object.assign(told, { className: "hidden", ariaLive: "polite" });  // not a status: what a form did has that role
-document.querySelector("main")?.append(told);
+// A filter changes the page without loading it: screen readers are announced what they find now.
+const announced = document.createElement("p");
+Object.assign(announced, { className: "hidden", ariaLive: "polite" });  // not a status: what a form did has that role
+document.querySelector("main")?.append(announced);
 document.addEventListener("htmx:afterSwap", ({ target, detail }) => {
   if (!detail.requestConfig?.elt.matches("form")) return;
   const rows = target.querySelectorAll("tbody tr").length, found = `${rows} ${rows === 1 ? "result" : "results"} on this page`;
-  told.textContent = target.id === "list" ? target.querySelector(".empty h2")?.textContent || found : "Updated";
+  announced.textContent = target.id === "list" ? target.querySelector(".empty h2")?.textContent || found : "Updated";
 });
 
 const COPIED = "Copied";
