@@ -35,7 +35,7 @@ for (const wrong of ["htmx:responseError", "htmx:sendError"])
     if (!POLLING.includes(target.id)) location.assign(detail.pathInfo.finalRequestPath);
   });
 
-// A filter changes the page without loading it: screen readers are announced what they find now.
+// A filter changes the page without loading it: screen readers announce what it found.
 const announced = document.createElement("p");
 Object.assign(announced, { className: "hidden", ariaLive: "polite" });  // not a status: what a form did has that role
 document.querySelector("main")?.append(announced);
