@@ -24,7 +24,7 @@ from mailsvc.store.people.abuse import AbuseStore, Counts, Held
 from mailsvc.store.people.audit import SERVICE, Line
 
 EVERY = 60.0  # seconds
-RAMPS_EVERY = timedelta(minutes=10)  # small accounts keep their first limit for good, so that most accounts can have one
+RAMPS_EVERY = timedelta(minutes=10)  # most accounts can have a limit, because small ones keep their first one
 LATELY = timedelta(hours=3)  # an account without a new bounce or complaint in this time is not examined
 STEP = timedelta(days=1)  # between two steps of a ramp
 FEW = 5  # bounces or complaints that are too few to hold anyone

@@ -31,7 +31,7 @@ class ReportedRecipient:
 
     `final` is the address as the last server knew it, `original` as the sender gave it. `diagnostic` is usually an SMTP reply, `remote`
     the server that refused the mail. `explanation` is what the text for people says about the recipient;
-    `near`: beside its address.
+    `near`: it says so beside the recipient's address.
     `alias`: `original` is forwarded to `final`, and perhaps to others.
     """
 

@@ -15,6 +15,7 @@ import attrs
 from mailsvc.clock import utc
 from mailsvc.store.audience.values import Full, Unknown
 from mailsvc.store.paging import Page
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -31,7 +32,6 @@ Read = Callable[[Row], T]
 
 UNDO = timedelta(minutes=10)  # a deletion can be undone for this long
 KEPT = UNDO + timedelta(minutes=1)  # until what refers to something deleted is removed (cleanup)
-LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 
 
 async def _nothing(tx: Transaction, account_id: UUID, found: object, now: datetime) -> None:

@@ -21,6 +21,7 @@ from mailsvc.store.audience.values import EVERYTHING, TRACKING, Full
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import document
 from mailsvc.store.paging import Page
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -44,7 +45,6 @@ COLUMNS = Columns.of(
     created_at="created_at",
     completed_at="completed_at",
 )
-_LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 _OPEN = "SELECT count(*) FROM contact_imports WHERE account_id = %s AND status IN ('uploaded', 'queued', 'in_progress')"
 ADD = f"""
 INSERT INTO contact_imports (account_id, id, status, settings, bytes, position, line, created_at)
@@ -150,7 +150,7 @@ class Imports:
         id_ = uuid7(now.timestamp())
 
         async def put(tx: Transaction) -> Import:
-            await tx.rows(_LOCK, (account_id,))
+            await tx.rows(LOCK, (account_id,))
             if (await tx.rows(_OPEN, (account_id,)))[0][0] >= self.most_open:
                 raise Full("imports in progress", self.most_open)
             status = "queued" if orders else "uploaded"

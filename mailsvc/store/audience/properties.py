@@ -11,10 +11,11 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.audience import definitions
-from mailsvc.store.audience.definitions import LOCK, Restore
+from mailsvc.store.audience.definitions import Restore
 from mailsvc.store.audience.values import Full, Property, PropertyValue, Taken, WrongProperty
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.connection import Row

@@ -11,11 +11,12 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.store.audience import definitions, notices
-from mailsvc.store.audience.definitions import LOCK, Restore
+from mailsvc.store.audience.definitions import Restore
 from mailsvc.store.audience.segments import stored, wording
 from mailsvc.store.audience.values import Confirmation, Full, Topic
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction

@@ -13,6 +13,7 @@ import attrs
 from mailsvc.clock import utc
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
@@ -20,7 +21,6 @@ from mailsvc.store.sql import Columns
 
 Kind = Literal["png", "jpeg", "gif", "webp"]
 
-_LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"  # uploads of an account wait for each other
 _SAME = "SELECT id FROM images WHERE account_id = %s AND hash = %s"
 _USED = "SELECT coalesce(sum(bytes), 0) FROM images WHERE account_id = %s"
 # Prepared statements send and return the content as it is. The driver would convert it to hex and back, in one turn of the reactor.
@@ -70,7 +70,7 @@ class Images:
         digest = hashlib.sha256(content).digest()
 
         async def add(tx: Transaction) -> UUID | None:
-            await tx.rows(_LOCK, (account_id,))
+            await tx.rows(LOCK, (account_id,))
             for (id_,) in await tx.rows(_SAME, (account_id, digest)):
                 return id_  # type: ignore[no-any-return]
             [(used,)] = await tx.rows(_USED, (account_id,))

@@ -16,6 +16,7 @@ from mailsvc.clock import utc
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events import outbox
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -30,7 +31,6 @@ COLUMNS = Columns.named(
     "id", "account_id", "url", "events", "status", "disabled_why", "failing_since", "failed_at", "failed_with", "hold_until", "created_at"
 )
 # Locks the account, so that concurrent adds respect the limit.
-LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM webhooks WHERE account_id = %s"
 ADD = f"""
 INSERT INTO webhooks (id, account_id, url, events, secret, created_at) VALUES (%s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}

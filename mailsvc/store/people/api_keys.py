@@ -22,6 +22,7 @@ from mailsvc.store.cache import Cache
 from mailsvc.store.domains.values import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.cells import cell_of
@@ -63,7 +64,6 @@ UNION ALL
 SELECT cell FROM account_move_keys WHERE key_id = %s
 """
 MOST = 5000  # active keys of an account, and keys in a list that includes revoked ones
-LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"  # those who create keys of an account wait for each other
 COUNT = "SELECT count(*) FROM (SELECT FROM api_keys WHERE account_id = %s AND revoked_at IS NULL LIMIT %s) k"
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, expires_at, networks, created_by)

@@ -10,6 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
+from mailsvc.store.people.account_lock import LOCK
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 
@@ -17,7 +18,6 @@ Taken = Literal["new", "known", "limit"]
 DAY = timedelta(days=1)
 PER_DAY = 20  # for each account
 
-_LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"  # members of an account wait for each other
 _FORGET = "DELETE FROM shared_tests WHERE account_id = %s AND created_at <= %s"
 _COUNT = "SELECT count(*) FROM shared_tests WHERE account_id = %s"
 _KNOWN = "SELECT FROM shared_tests WHERE account_id = %s AND id = %s"
@@ -37,7 +37,7 @@ class SharedTests:
         now = utc(self.clock)
 
         async def take(tx: Transaction) -> Taken:
-            await tx.rows(_LOCK, (account_id,))
+            await tx.rows(LOCK, (account_id,))
             await tx.run(_FORGET, (account_id, now - DAY))
             if await tx.rows(_KNOWN, (account_id, id_)):
                 return "known"
