@@ -121,7 +121,10 @@ def _files(settings: Settings, unreachable: str | None) -> list[Finding]:
 
 def _processes(facts: Facts, release: str) -> list[Finding]:
     if not facts.processes:
-        remedy = "Run `systemctl enable --now mailsvc`, or `mailsvc@1` with several processes. If it stops, see `journalctl -u 'mailsvc*'`."
+        remedy = (
+            "Run `systemctl enable --now mailsvc` (`mailsvc@1` with several processes), or `docker compose up --detach` with containers. "
+            "If it stops, see `journalctl -u 'mailsvc*'` or `docker compose logs mailsvc`."
+        )
         return [Finding("processes", "error", "None is running.", remedy)]
     roles = {role for process in facts.processes for role in process.roles}
     found = [Finding("processes", "ok", f"{len(facts.processes)} running.")]

@@ -258,6 +258,15 @@ def test_web_servers_get_their_files_and_steps(server: str, program: str, tmp_pa
             assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0, name
 
 
+def test_in_a_container_caddy_gets_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(contents.SETTINGS, contents.DATA, "mailsvc")
+    assert "Put the certificate" in " ".join(contents.steps("none", ANSWERS, places))
+    monkeypatch.setenv("WAIT_FOR_CERTIFICATE", "/etc/mailsvc/tls/fullchain.pem")
+    assert contents.steps("none", ANSWERS, places) == [
+        "Run `docker compose up --detach`. Caddy gets the certificate of out.example.com, and mailsvc starts when it is there."
+    ]
+
+
 def test_certbots_hook_copies_the_certificate(tmp_path: Path) -> None:
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     places, live = Places(tmp_path / "mailsvc.toml", tmp_path, user), tmp_path / "live"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ RUN = "/run/mailsvc"
 SETTINGS = Path("/etc/mailsvc/mailsvc.toml")
 UNIT = "mailsvc.service"
 _PROGRAMS = "/opt/mailsvc/bin"  # in the unit of this repository
+_CONTAINER = "WAIT_FOR_CERTIFICATE"  # set by compose.yaml: the container starts mailsvc when this file is there
 
 
 @attrs.frozen
@@ -175,6 +177,8 @@ def steps(server: str, answers: Answers, places: Places) -> list[str]:
             f"Copy its certificate, and every day again: {folder}/certificate-from-caddy && "
             f"ln -s {folder}/certificate-from-caddy /etc/cron.daily/mailsvc-certificate",
         ]
+    if _CONTAINER in os.environ:
+        return [f"Run `docker compose up --detach`. Caddy gets the certificate of {answers.host}, and mailsvc starts when it is there."]
     return [
         f"Put the certificate of {answers.host} and its key into {places.tls}, as fullchain.pem and privkey.pem, readable for {places.user}"
     ]
