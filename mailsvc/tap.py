@@ -243,8 +243,7 @@ class Daemon:
         self.monitoring.add(metrics.deliveries(delivery, settling), metrics.sources(upkeep.state), settle=settling.batch)
         await delivery.holds.refresh()  # before the first mail
         await upkeep.start(self.opened)
-        delivery.startService()
-        self.opened.add("delivery", awaited(delivery.stopService))
+        delivery.start(self.opened)
         self.passing.take(delivery)
         return delivery
 

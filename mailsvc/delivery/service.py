@@ -41,6 +41,7 @@ from mailsvc.delivery.reactions import Reactions
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.shaping import NO_RULES, Shaping
 from mailsvc.delivery.tasks import Tasks, finished
+from mailsvc.runtime.lifecycle import Opened, awaited
 from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.queue.claims import Queue
@@ -110,16 +111,30 @@ class Delivery(Service):
         self.handed_over = HandedOver(self._queue, self.handoff, leases, holds, tasks, most, pool_of, self.wake)
         self._chores = Chores(limits, self._queue, holds, lanes, leases, self.handed_over, self.wake)
         self._tasks, self._leases = tasks, leases
+        self._drained: Deferred[None] | None = None
         self.memory, self.attempts, self.holds, self.slots, self.lanes = memory, attempts, holds, slots, lanes
+
+    def start(self, opened: Opened) -> None:
+        """Draining begins before anything is closed: slow clients, whom the listeners wait for first, could take all the time."""
+        self.startService()
+        opened.add("delivery", awaited(self.stopService))
+        opened.at_stop(self.drain)
 
     def startService(self) -> None:
         super().startService()
+        self._drained = None
         self.lanes.accepting = True
         self._loop.start()
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        return Deferred.fromCoroutine(self._drain())
+        self.drain()
+        assert self._drained is not None
+        return self._drained
+
+    def drain(self) -> None:
+        """Finish the attempts in progress, and begin no more. What is accepted from now on is only queued."""
+        self._drained = self._drained or Deferred.fromCoroutine(self._drain())
 
     async def _drain(self) -> None:
         self.lanes.accepting = False

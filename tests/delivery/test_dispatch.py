@@ -12,6 +12,7 @@ from mailsvc.mail import seven_bit
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
+from mailsvc.runtime.lifecycle import Opened
 from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.postgres.errors import Unavailable
@@ -414,6 +415,32 @@ def test_in_flight_mail_finishes_at_shutdown() -> None:
     rig.run(1)
     assert stopped.called
     assert isinstance(rig.store.last(1), Delivered)
+
+
+def test_clients_that_are_slow_at_a_shutdown_take_no_time_from_deliveries() -> None:
+    """The listeners wait for them, and only then delivery is stopped. It has begun to drain by then."""
+    rig = DeliveryRig(connections_max=1, connections_initial=1)
+    server = rig.server("example.com", "1.1.1.1")
+    waiting: Deferred[Any] = Deferred()
+    server.answer = lambda envelope: waiting
+    for email in (1, 2):
+        rig.store.add(email, "bob@example.com", destination="mx.example.com")
+    opened = Opened()
+    rig.delivery.start(opened)
+
+    async def slow() -> None:
+        await Deferred()
+
+    opened.add("requests in progress", slow)
+    rig.run(2)
+    closed = Deferred.fromCoroutine(opened.close(rig.clock, 45.0))
+    rig.run(29)
+    assert [row.lease is None for row in rig.store.rows.values()] == [False, True]  # the second one went back to the queue
+    waiting.callback(taken(fakes.Envelope("", ("bob@example.com",))))
+    rig.run(17)
+    assert closed.called
+    assert isinstance(rig.store.last(1), Delivered)
+    assert len(server.mails) == 1
 
 
 # The DSN options of the submitter (RFC 3461)
