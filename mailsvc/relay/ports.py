@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
@@ -38,7 +38,8 @@ class Port:
 
 async def stop_sessions(ports: Sequence[Port]) -> None:
     """End the sessions of all ports together. Stop listening first."""
-    await gatherResults([Deferred.fromCoroutine(port.connections.stop()) for port in ports])
+    for stopping in [Deferred.fromCoroutine(port.connections.stop()) for port in ports]:
+        await stopping
 
 
 @attrs.frozen
