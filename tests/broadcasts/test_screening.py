@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from email import message_from_bytes, policy
+from typing import Literal
 
 import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.broadcasts.fanout import POSTPONED
+from mailsvc.broadcasts.fanout import POSTPONED, SCREENING
 from mailsvc.broadcasts.sample import Sample
 from mailsvc.policy import Refusal
 from mailsvc.store.broadcasts.values import Broadcast
@@ -102,6 +103,26 @@ class Meanwhile(Filter):
         if change is not None:
             await change()
         return await Filter.__call__(self, found, sample)
+
+
+@pytest.mark.parametrize("refused", [None, "later", "content"])
+@pytest_twisted.ensureDeferred
+async def test_a_process_that_hung_while_the_filter_was_asked_does_not_begin_again(
+    rig: BroadcastRig, refused: Literal["later", "content"] | None
+) -> None:
+    await rig.contacts(5)
+    id_, began = await rig.send(), list[Broadcast]()
+
+    async def hang() -> None:
+        rig.clock.advance(SCREENING + 1)
+        await rig.engine(Filter(), ahead=2).run()  # another process takes over
+        began.append(await rig.get(id_))
+        rig.clock.advance(0.5)
+
+    refusal = None if refused is None else Refusal(refused, None, "A bad link.")
+    await rig.engine(Meanwhile(refusal, change=hang)).run()
+    assert began[0].queued == 2
+    assert await rig.get(id_) == began[0]
 
 
 @pytest.mark.parametrize("changes", [{"subject": "Other"}, {"html": "<p>Other"}, {"text": "Other"}, {"sender": "other@example.com"}])

@@ -31,7 +31,11 @@ UPDATE broadcasts SET next_at = %(until)s WHERE (account_id, id) = (
     SELECT account_id, id FROM broadcasts WHERE next_at <= %(now)s ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED
 ) RETURNING {COLUMNS}
 """
-SET = "UPDATE broadcasts SET {columns} WHERE account_id = %(account_id)s AND id = %(id)s AND status = %(status)s AND paused_at IS NULL"
+# A process whose claim has expired does not begin what another one has begun since.
+SET = """
+UPDATE broadcasts SET {columns} WHERE account_id = %(account_id)s AND id = %(id)s AND status = %(status)s AND paused_at IS NULL
+AND started_at IS NOT DISTINCT FROM %(started_at)s
+"""
 TOTAL = "SELECT count(*) FROM contact_segments WHERE account_id = %s AND segment_id = %s"
 SEGMENT = "SELECT EXISTS (SELECT FROM segments WHERE account_id = %s AND id = %s AND deleted_at IS NULL)"
 PROPERTIES = "SELECT key, number::text, fallback #>> '{}' FROM contact_properties WHERE account_id = %s AND deleted_at IS NULL"
@@ -154,7 +158,7 @@ class Sending:
         return rows[0][0] if rows else None
 
     async def set(self, of: Broadcast, **columns: object) -> None:
-        """Change columns, unless its status has changed or it was paused. Raises Overtaken."""
+        """Change columns, unless its status has changed, or it was paused or started. Raises Overtaken."""
         if not await self.pool.run(*_set(of, columns)):
             raise Overtaken
 
@@ -245,4 +249,4 @@ class Sending:
 def _set(of: Broadcast, columns: Mapping[str, object]) -> tuple[str, dict[str, object]]:
     sql = SET.format(columns=", ".join(f"{name} = %({name}_)s" for name in columns))
     values = {f"{name}_": value for name, value in columns.items()}
-    return sql, {**values, "account_id": of.account_id, "id": of.id, "status": of.status}
+    return sql, {**values, "account_id": of.account_id, "id": of.id, "status": of.status, "started_at": of.started_at}
