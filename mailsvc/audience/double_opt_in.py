@@ -28,7 +28,8 @@ from mailsvc.store.in_turn import in_turn
 CHANNEL = "confirmations"  # of notifications: somebody was asked
 LINK = "{{{CONFIRM_URL}}}"  # in the text of an email
 PURPOSE = "confirm"
-AGAIN = timedelta(hours=1)
+CLAIMED = timedelta(minutes=2)  # after which another process tries, if this one died or had no database
+AGAIN = timedelta(hours=1)  # after a refusal
 log = Logger()
 
 
@@ -72,10 +73,11 @@ class ConfirmationSender:
 
     async def send_due(self) -> None:
         now = utc(self.clock)
-        await in_turn([partial(self._claim_and_send, due, now) for due in await self.confirmations.due(now)])
+        await in_turn([partial(self._claim_and_send, due) for due in await self.confirmations.due(now)])
 
-    async def _claim_and_send(self, due: Request, now: datetime) -> None:
-        if await self.confirmations.claim(due, now, now + AGAIN):
+    async def _claim_and_send(self, due: Request) -> None:
+        now = utc(self.clock)
+        if await self.confirmations.claim(due, now, now + CLAIMED):
             await self._send(due)
 
     async def _send(self, due: Request) -> None:
@@ -86,6 +88,7 @@ class ConfirmationSender:
         if isinstance(answer, UUID):
             await self.confirmations.sent(due, answer)
         else:
+            await self.confirmations.postpone(due, utc(self.clock) + AGAIN)
             log.info("A request for confirmation was refused and is tried again in an hour: {why}", why=answer, account=due.account_id)
 
     async def _email(self, due: Request) -> Incoming:

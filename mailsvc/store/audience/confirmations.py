@@ -52,6 +52,7 @@ DUE = f"{_SELECT} WHERE r.retry_at <= %s ORDER BY r.retry_at LIMIT %s"
 GET = f"{_SELECT} WHERE r.account_id = %s AND r.id = %s"
 # The claim of one that is due: another process does not send it as well.
 CLAIM = "UPDATE confirmations SET retry_at = %s WHERE account_id = %s AND id = %s AND retry_at <= %s"
+POSTPONE = "UPDATE confirmations SET retry_at = %s WHERE account_id = %s AND id = %s AND retry_at IS NOT NULL"
 SENT = "UPDATE confirmations SET retry_at = NULL, email_id = %s WHERE account_id = %s AND id = %s"
 CONFIRMED = "UPDATE confirmations SET confirmed_at = %s WHERE account_id = %s AND id = %s AND confirmed_at IS NULL AND expires_at > %s"
 
@@ -105,6 +106,10 @@ class Confirmations:
     async def claim(self, due: Request, now: datetime, until: datetime) -> bool:
         """Whether this process may send it. Another one may from `until`, if it is not reported sent before."""
         return await self.pool.run(CLAIM, (until, due.account_id, due.id, now)) > 0
+
+    async def postpone(self, due: Request, until: datetime) -> None:
+        """The email was refused for now."""
+        await self.pool.run(POSTPONE, (until, due.account_id, due.id))
 
     async def sent(self, due: Request, email_id: UUID | None) -> None:
         """The email was accepted, or (None) refused for good."""

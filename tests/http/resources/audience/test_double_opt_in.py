@@ -94,6 +94,7 @@ async def test_refused_email_is_tried_again_later(rig: ApiRig) -> None:
     for _ in range(2):
         await sender(rig, refusing).send_due()
     assert len(refusing.emails) == 1
+    assert await rig.pool.rows("SELECT retry_at > now() + interval '59 minutes' FROM confirmations") == [(True,)]
     await rig.pool.run("UPDATE confirmations SET retry_at = retry_at - interval '1 hour 1 minute'")
     await sender(rig, accepting).send_due()
     assert len(accepting.emails) == 1 and accepting.emails[0][2] == refusing.emails[0][2]
@@ -114,6 +115,10 @@ async def test_one_that_fails_does_not_hold_up_the_others(rig: ApiRig) -> None:
     with pytest.raises(EncryptionError):
         await sender(rig, Failing()).send_due()
     assert sorted(tried) == ["ada@example.net", "bob@example.net"]
+    await rig.pool.run("UPDATE confirmations SET retry_at = retry_at - interval '2 minutes'")
+    accepting = Accepting()  # of another process, as if this one had died
+    await sender(rig, accepting).send_due()
+    assert len(accepting.emails) == 2
 
 
 @pytest_twisted.ensureDeferred
