@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from html import escape
 from typing import Any, Protocol
