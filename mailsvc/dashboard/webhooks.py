@@ -149,11 +149,9 @@ class WebhookPages:
         """Enable an endpoint, and send it what failed and what happened while it was disabled."""
         webhook, _ = await self._webhook(request, text)
         now = self.context.now()
-        last = await self.log.last(webhook)
-        entry = request.audit_entry("webhook enabled", f"{webhook.url}, with a replay")
-        await self.stored.change(request.account_id, webhook.id, status="enabled", lines=[entry])
+        after = max(await self.log.last(webhook), uuid7_floor(now - await self._missed(request)))
+        await self.log.enable(webhook, after, now, [request.audit_entry("webhook enabled", f"{webhook.url}, with a replay")])
         await self.log.replay_range(request.account_id, webhook.id, webhook.failing_since or now - MISSED, now, True, now)
-        await self.log.send_missed(webhook, max(last, uuid7_floor(now - await self._missed(request))), now)
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="enabled")
 

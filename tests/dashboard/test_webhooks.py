@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+import pytest
 import pytest_twisted
 
+from mailsvc.store.events import webhook_log
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.ids import uuid7
@@ -28,7 +30,7 @@ async def test_no_event_about_tracking_is_selected_at_first(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_disabled_endpoint_says_why_and_is_sent_what_failed_and_what_it_missed(pool: Pool) -> None:
+async def test_a_disabled_endpoint_says_why_and_is_sent_what_failed_and_what_it_missed(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = DashboardRig(pool)
     account_id = await rig.account()
     await rig.person("ann@example.com", account_id)
@@ -51,14 +53,19 @@ async def test_a_disabled_endpoint_says_why_and_is_sent_what_failed_and_what_it_
     ann = await rig.inside("ann@example.com")
     page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
     assert why in page.text and "the last response was HTTP status 410" in page.text and "Enable and replay" in page.text
+    with monkeypatch.context() as broken:
+        broken.setattr(webhook_log, "MISSED", "SELECT 1 / 0 WHERE %(now)s IS NOT NULL")
+        assert (await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")).status == 500
+    newer = await rig.mail(account_id, domain.name)
+    await ledger.number(100)
     assert (await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")).location == f"{WEBHOOKS}/{webhook.id}?done=enabled"
     rows = await pool.rows("SELECT email_id FROM webhook_outbox ORDER BY event_id")
-    assert rows == [(failed,), (missed,)]
-    assert [one.status for one in (await log.list(account_id, webhook.id, 9))[0]] == ["pending", "pending"]
+    assert rows == [(failed,), (missed,), (newer,)]
+    assert [one.status for one in (await log.list(account_id, webhook.id, 9))[0]] == ["pending"] * 3
     page = await ann.get(f"{WEBHOOKS}/{webhook.id}")
     assert "Enable and replay" not in page.text and ">Enabled</" in page.text.replace("</label", "</")
     await ann.post(f"{WEBHOOKS}/{webhook.id}/enable")  # again: nothing twice
-    assert len(await pool.rows("SELECT FROM webhook_outbox")) == 2
+    assert len(await pool.rows("SELECT FROM webhook_outbox")) == 3
 
 
 @pytest_twisted.ensureDeferred

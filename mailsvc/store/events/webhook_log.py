@@ -11,7 +11,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.events.event_log import FACT, Fact, fact
-from mailsvc.store.events.webhooks import Webhook
+from mailsvc.store.events.webhooks import CHANGE, Webhook
 from mailsvc.store.ids import uuid7, uuid7_floor
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
@@ -181,15 +181,23 @@ class WebhookLog:
         rows = await self._pool.rows(LAST, (webhook.account_id, webhook.id))
         return rows[0][0] if rows else webhook.id
 
-    async def send_missed(self, webhook: Webhook, after: UUID, now: datetime) -> int:
-        """Queue the events after `after` that were not sent because the endpoint was disabled. Returns how many."""
-        named: dict[str, object] = {"account_id": webhook.account_id, "webhook_id": webhook.id, "after": after, "now": now}
-        named |= {"limit": BATCH, "below": None}
-        count, more = 0, True
-        while more:
-            [(sent, named["below"], more)] = await self._pool.rows(MISSED, named)
-            count += sent
-        return count
+    async def enable(self, webhook: Webhook, after: UUID, now: datetime, lines: Sequence[Line] = ()) -> None:
+        """Enable an endpoint and queue the events after `after` that were not sent because it was disabled.
+
+        All or nothing: what it missed is no longer found once it has newer messages.
+        """
+        own = (webhook.account_id, webhook.id)
+
+        async def enable(tx: Transaction) -> UUID:
+            change = {"url": None, "events": None, "status": "enabled", "account_id": webhook.account_id, "id": webhook.id}
+            if await tx.run(CHANGE, change):
+                await write(tx, lines, now.timestamp())
+            await _send_missed(tx, webhook, after, now)
+            last: list[UUID] = [event_id for (event_id,) in await tx.rows(LAST, own)]
+            return max([after, *last])
+
+        newest = await self._pool.transact(enable)
+        await self._pool.transact(lambda tx: _send_missed(tx, webhook, newest, now))  # what happened before the commit
 
     async def figures(self, account_id: UUID, webhook_id: UUID, since: datetime, oldest: datetime) -> Figures:
         """Of the newest attempts since then, at events since `oldest`."""
@@ -218,6 +226,14 @@ async def _replay_batch(tx: Transaction, named: dict[str, object], lines: Sequen
         await tx.run(REPLAY, named | {"event_ids": found})
         await write(tx, lines, cast(datetime, named["now"]).timestamp())
     return found
+
+
+async def _send_missed(tx: Transaction, webhook: Webhook, after: UUID, now: datetime) -> None:
+    named: dict[str, object] = {"account_id": webhook.account_id, "webhook_id": webhook.id, "after": after, "now": now}
+    named |= {"limit": BATCH, "below": None}
+    more = True
+    while more:
+        [(_, named["below"], more)] = await tx.rows(MISSED, named)
 
 
 def _whole(row: Row) -> Message:
