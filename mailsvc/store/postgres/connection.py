@@ -81,6 +81,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
     def __init__(self, reactor: Any, on_lost: Callable[[Connection], None], limits: Limits = Limits()) -> None:
         super().__init__(reactor, Cooperator(scheduler=lambda step: reactor.callLater(0, step)))
         self.lost = False
+        self.server = 0  # the number of the server's process
+        self.pooled = False  # a pooler such as PgBouncer is in between
         self._on_lost = on_lost
         self._limits = limits
         self._prepared: set[str] = set()  # names of statements prepared on this connection
@@ -121,7 +123,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
             await connection.connect(**_arguments(target, name, limits))
             _enlarge_buffer(connection.fileno())
             connection._connected = True
-            await connection._verify()
+            await connection._verify(limits)
             if (cell := cell_of(target.dsn)) is not None:
                 await connection._verify_cell(cell)
         except BaseException as error:
@@ -134,8 +136,14 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
                 timer.cancel()
         return connection
 
-    async def _verify(self) -> None:
-        [(version, commit, standby, read_only)] = (await self.execute(_VERIFICATION)).rows
+    async def _verify(self, limits: Limits) -> None:
+        [(self.server, *verified)] = (await self.execute(_VERIFICATION)).rows
+        self.pooled = self.server != self._connection.get_backend_pid()
+        if self.pooled:  # then the options may not have arrived
+            session = _session(limits)
+            await self.execute(_SET, ([*session], [*session.values()]))
+            [(self.server, *verified)] = (await self.execute(_VERIFICATION)).rows
+        version, commit, standby, read_only = verified
         if version < OLDEST_SERVER:
             raise StatementFailed("0A000", f"Postgres 15 or newer is required; this server is version {version // 10000}.")
         if commit not in ("on", "remote_apply"):
@@ -342,9 +350,15 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
 
 
 _VERIFICATION = """
-SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery(),
+SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery(),
        current_setting('transaction_read_only')
 """
+
+_SET = "SELECT set_config(name, setting, false) FROM unnest(%s::text[], %s::text[]) AS given (name, setting)"
+_REFUSED = (
+    'A connection pooler refuses the parameter "options". Let database.url name Postgres itself, or set '
+    "ignore_startup_parameters = options and pool_mode = session in PgBouncer."
+)
 
 
 def _enlarge_buffer(descriptor: int) -> None:
@@ -355,7 +369,7 @@ def _enlarge_buffer(descriptor: int) -> None:
 
 def _not_open(error: BaseException, target: Target) -> StoreError:
     if isinstance(error, psycopg2.Error):
-        return translated(error)
+        return StatementFailed("08P01", _REFUSED) if "unsupported startup parameter" in str(error) else translated(error)
     return Unavailable(f"The database did not answer within {target.seconds:g} s.")
 
 
@@ -369,12 +383,24 @@ def _all_failed(problems: Mapping[str, StoreError]) -> StoreError:
 
 def _arguments(target: Target, name: str, limits: Limits) -> dict[str, Any]:
     given = dict(target.given)
-    session = {
+    session = (f"-c {key}={_escaped(value)}" for key, value in _session(limits).items())
+    options = " ".join((OPTIONS, given.pop("options", ""), *session)).strip()
+    ours = {"client_encoding": "UTF8", "application_name": name, "options": options}
+    return SILENCE | given | ours
+
+
+def _escaped(value: str) -> str:
+    return value.replace(" ", r"\ ")
+
+
+def _session(limits: Limits) -> dict[str, str]:
+    """Settings of each session, whatever those of the server, the database and the role are."""
+    return {
         "statement_timeout": f"{limits.statement * 1000:.0f}",
         "lock_timeout": f"{limits.lock * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{limits.idle_in_transaction * 1000:.0f}",
         "synchronous_commit": "on",
-        "default_transaction_isolation": r"read\ committed",  # a statement sees what the former holder of a lock committed
+        "default_transaction_isolation": "read committed",  # a statement sees what the former holder of a lock committed
         "standard_conforming_strings": "on",
         "array_nulls": "on",
         "jit": "off",  # statements are short: compiling one takes a thousand times as long as running it
@@ -382,6 +408,3 @@ def _arguments(target: Target, name: str, limits: Limits) -> dict[str, Any]:
         "bytea_output": "hex",
         "DateStyle": "ISO",
     }
-    options = " ".join((OPTIONS, given.pop("options", ""), *(f"-c {key}={value}" for key, value in session.items()))).strip()
-    ours = {"client_encoding": "UTF8", "application_name": name, "options": options}
-    return SILENCE | given | ours

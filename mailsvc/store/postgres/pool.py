@@ -35,6 +35,11 @@ SHUTDOWN_TIMEOUT = 1.0  # seconds that callers wait for a connection during a sh
 # Rolled back. It takes 32 new pages, so it fails on a full disk, where an update within an existing page would still succeed.
 PROBE_STATEMENT = "CREATE TABLE mailsvc_write_probe AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 128)"
 
+SHARED = (
+    "The connection pooler shares connections between transactions, which breaks LISTEN, prepared statements and locks. Let database.url "
+    "name Postgres itself, or set pool_mode = session in PgBouncer."
+)
+
 
 class _Undo(Exception):
     """Raised to roll back the probe."""
@@ -188,8 +193,10 @@ class Pool:
         self._open = True
         try:
             await self._connect()
+            if any(connection.pooled for connection in self._connections):
+                await self._connect()  # a second one shows whether both have a server of their own
         except StoreError:
-            self._open = False
+            await self.stop()
             raise
         self._fill()
         self._later("watch", WATCH_INTERVAL, self._watch)
@@ -344,17 +351,22 @@ class Pool:
 
     async def _connect(self) -> None:
         connection = await Connection.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
-        if self.admit is not None:
-            try:
+        try:
+            self._check_own_server(connection)
+            if self.admit is not None:
                 await self.admit(connection)
-            except BaseException:
-                connection.abandon()
-                raise
+        except BaseException:
+            connection.abandon()
+            raise
         if not self._wanted or len(self._connections) >= self.size:
             connection.abandon()
             return
         self._connections.add(connection)
         self._release(connection)
+
+    def _check_own_server(self, connection: Connection) -> None:
+        if connection.pooled and any(connection.server == other.server for other in self._connections):
+            raise StatementFailed("0A000", SHARED)
 
     def _fill(self) -> None:
         if self._wanted and self._refill is None:

@@ -16,10 +16,12 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
 from mailsvc.store.mail.spooled import PIECE
+from mailsvc.store.postgres import connection as link
 from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.connection import Limits
 from mailsvc.store.postgres.errors import Conflict, Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.postgres.targets import Target
 from tests.store.postgres.waiting import reactor, until
 
 
@@ -73,6 +75,33 @@ async def test_no_default_makes_sessions_less_durable_or_changes_what_statements
     assert await pool.rows(sql) == [("on", "read committed", 2)]
     assert await pool.rows("SELECT %s::integer[], %s::text[]", ([None], [None])) == [([None], [None])]
     await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_pooler_that_drops_the_options_changes_no_session(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = link._arguments
+    monkeypatch.setattr(link, "_arguments", lambda *given: {name: value for name, value in complete(*given).items() if name != "options"})
+    monkeypatch.setattr(link, "_VERIFICATION", link._VERIFICATION.replace("pg_backend_pid()", "-pg_backend_pid()"))  # as with PgBouncer
+    pool = Pool(database, reactor(), 2)
+    await pool.start()
+    names = ("statement_timeout", "jit", "default_transaction_isolation")
+    sql = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+    assert await pool.rows(sql) == [("30s", "off", "read committed")]
+    await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_pooler_must_give_each_connection_its_own_server(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_VERIFICATION", link._VERIFICATION.replace("pg_backend_pid()", "-1"))
+    pool = Pool(database, reactor(), 1)
+    with pytest.raises(StatementFailed, match="pool_mode = session"):
+        await pool.start()
+    assert pool.connections == 0
+
+
+def test_a_pooler_that_refuses_the_options_is_named() -> None:
+    refused = psycopg2.OperationalError("FATAL:  unsupported startup parameter: options")
+    assert "PgBouncer" in str(link._not_open(refused, Target("", "", {})))
 
 
 @pytest_twisted.ensureDeferred
