@@ -399,6 +399,7 @@ def _session(limits: Limits) -> dict[str, str]:
         "statement_timeout": f"{limits.statement * 1000:.0f}",
         "lock_timeout": f"{limits.lock * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{limits.idle_in_transaction * 1000:.0f}",
+        "idle_session_timeout": "0",
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",  # a statement sees what the former holder of a lock committed
         "standard_conforming_strings": "on",
@@ -406,5 +407,6 @@ def _session(limits: Limits) -> dict[str, str]:
         "jit": "off",  # statements are short: compiling one takes a thousand times as long as running it
         "TimeZone": "UTC",
         "bytea_output": "hex",
+        "extra_float_digits": "1",  # numbers as they are: with fewer digits, clocks seem to differ
         "DateStyle": "ISO",
     }

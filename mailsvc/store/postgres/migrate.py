@@ -27,6 +27,11 @@ SOURCE = "package:mailsvc.store:migrations"
 LOCK = 0x6D61696C737663  # "mailsvc"
 LOCK_TIMEOUT_MS = 5000
 TRIES = 3
+# Whatever the role's are. Poolers drop options, so they are not sent as such.
+SESSION = """
+SET lock_timeout = %s; SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0;
+SET default_transaction_isolation = 'read committed'; SET TimeZone = 'UTC'
+"""
 LONGEST_WAIT = 600.0  # seconds, for another process that is migrating
 
 
@@ -181,8 +186,10 @@ def _connect(dsn: str) -> Any:
             }
 
     arguments = parse_dsn(bounded(dsn))
-    options = f"{arguments.get('options', '')} -c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout=0 -c TimeZone=UTC".strip()
-    arguments |= {"options": options, "application_name": "mailsvc migrate"}
+    arguments |= {"application_name": "mailsvc migrate"}
     database = arguments.pop("dbname", "")
     uri = DatabaseURI("postgresql", None, None, None, None, database, arguments)
-    return Backend(uri, default_migration_table)
+    backend = Backend(uri, default_migration_table)
+    with backend.connection.cursor() as cursor:
+        cursor.execute(SESSION, (LOCK_TIMEOUT_MS,))
+    return backend

@@ -74,6 +74,13 @@ def test_a_lock_timeout_names_the_file(empty: str, tmp_path: Path, monkeypatch: 
     assert migrate(empty, str(tmp_path)) == ["0002_alter"]
 
 
+def test_limits_of_the_role_do_not_apply(empty: str, tmp_path: Path) -> None:
+    names = ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+    (tmp_path / "0001_first.sql").write_text(f"CREATE TABLE seen AS SELECT {', '.join(f'current_setting({n!r}) AS {n}' for n in names)};\n")
+    migrate(make_dsn(empty, options=" ".join(f"-c {name}=60000" for name in names)), str(tmp_path))
+    assert query(empty, "SELECT * FROM seen") == [("0", "0", "0")]
+
+
 def test_a_file_may_opt_out_of_its_transaction(empty: str, tmp_path: Path) -> None:
     (tmp_path / "0001_first.sql").write_text("CREATE TABLE t (n int);\n")
     (tmp_path / "0002_index.sql").write_text("-- transactional: false\nCREATE INDEX CONCURRENTLY t_n ON t (n);\n")

@@ -68,12 +68,13 @@ async def test_sessions_have_durable_settings_and_limits(pool: Pool) -> None:
 @pytest_twisted.ensureDeferred
 async def test_no_default_makes_sessions_less_durable_or_changes_what_statements_mean(database: str) -> None:
     others = {"synchronous_commit": "off", "default_transaction_isolation": "serializable", "standard_conforming_strings": "off"}
-    others["array_nulls"] = "off"
+    others |= {"array_nulls": "off", "idle_session_timeout": "60000", "extra_float_digits": "-10"}
     pool = Pool(f"{database} options='{' '.join(f'-c {name}={value}' for name, value in others.items())}'", reactor(), 1)
     await pool.start()
     sql = r"SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation'), length('\x')"
     assert await pool.rows(sql) == [("on", "read committed", 2)]
     assert await pool.rows("SELECT %s::integer[], %s::text[]", ([None], [None])) == [([None], [None])]
+    assert await pool.rows("SELECT current_setting('idle_session_timeout'), 1796000000.25::float8") == [("0", 1796000000.25)]
     await pool.stop()
 
 
