@@ -61,14 +61,19 @@ _SOURCE = Columns.of(
     mail_from="(array_remove(array_agg(DISTINCT mail_from), ''))[1:5]",
 )
 # Mail of this service that fails comes first, then other mail that fails, then the largest sources.
-BY_SOURCE = f"""
-SELECT {_SOURCE}
-FROM dmarc_results WHERE {_OF_DOMAIN} GROUP BY source
+_WORST = f"""
+GROUP BY source
 ORDER BY coalesce(sum(messages) FILTER (WHERE ours AND NOT (dkim OR spf)), 0) DESC,
          coalesce(sum(messages) FILTER (WHERE NOT (dkim OR spf)), 0) DESC, sum(messages) DESC, source LIMIT {SOURCES}
 """
+# The names are collected only of the sources that are shown: doing so sorts their rows.
+BY_SOURCE = f"""
+SELECT {_SOURCE} FROM dmarc_results
+WHERE {_OF_DOMAIN} AND source IN (SELECT source FROM dmarc_results WHERE {_OF_DOMAIN} {_WORST}) {_WORST}
+"""
 DMARC_TOTAL = f"""
-SELECT coalesce(sum(messages), 0)::bigint, coalesce(sum(messages) FILTER (WHERE dkim OR spf), 0)::bigint, count(DISTINCT source),
+SELECT coalesce(sum(messages), 0)::bigint, coalesce(sum(messages) FILTER (WHERE dkim OR spf), 0)::bigint,
+       (SELECT count(*) FROM (SELECT FROM dmarc_results WHERE {_OF_DOMAIN} GROUP BY source) x),
        coalesce(sum(messages) FILTER (WHERE ours AND NOT (dkim OR spf)), 0)::bigint
 FROM dmarc_results WHERE {_OF_DOMAIN}
 """
