@@ -10,7 +10,7 @@ import attrs
 
 from mailsvc.mail import bulk, compose
 from mailsvc.mail.address import Mailbox
-from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
+from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope, for_header
 from mailsvc.store.mail.values import Pieces
 
 SHARED_TEST = "shared-test"  # the `source` of test emails from the service's own domain; no protocol sets it
@@ -73,8 +73,11 @@ def sender_of(email: Incoming) -> str:
 
 
 def envelope_of(email: Incoming) -> StoredEnvelope:
-    """What is stored of the envelope: the parameters of a submission, and the trace."""
-    envelope = email.content.envelope if isinstance(email.content, AsReceived) else EMPTY
+    """What is stored of the envelope: the parameters of a submission, what the header needs, and the trace."""
+    if isinstance(email.content, AsReceived):
+        envelope = email.content.envelope
+    else:
+        envelope = for_header(email.sender, (*email.to, *email.cc, *email.reply_to))
     return envelope if email.trace is None else attrs.evolve(envelope, trace=email.trace)
 
 

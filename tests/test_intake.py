@@ -406,6 +406,20 @@ def test_received_message_is_kept_byte_for_byte() -> None:
     assert email.envelope == StoredEnvelope(ret="HDRS")
 
 
+@pytest.mark.parametrize(
+    ("sender", "reply_to", "envelope"),
+    [
+        ("hello@example.test", "jö@example.net", StoredEnvelope(utf8_header=True)),
+        ("jö@example.test", "hello@example.net", StoredEnvelope(smtputf8=True)),
+        ("Jö <hello@example.test>", "hello@bücher.example", StoredEnvelope()),
+    ],
+)
+def test_what_non_ascii_addresses_in_the_header_need(sender: str, reply_to: str, envelope: StoredEnvelope) -> None:
+    rig = Rig()
+    rig.submit(incoming(sender, reply_to=(parse_mailbox(reply_to),)))
+    assert rig.submissions[0].emails[0].envelope == envelope
+
+
 def test_plan_counts_recipients_and_refunds_suppressed_ones() -> None:
     rig = Rig(quota=10)
     two = attrs.evolve(incoming(), cc=(parse_mailbox("yan@example.net"),))

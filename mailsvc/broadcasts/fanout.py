@@ -36,7 +36,7 @@ from mailsvc.store.broadcasts.sending import Advance, Limits, Member, Overtaken,
 from mailsvc.store.broadcasts.values import Broadcast
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.ids import uuid7
-from mailsvc.store.mail.envelope import EMPTY
+from mailsvc.store.mail.envelope import StoredEnvelope, for_header
 from mailsvc.store.mail.values import NewEmail, NewRecipient, Personal
 from mailsvc.store.postgres.errors import Transient
 from mailsvc.store.postgres.notifications import Notifier
@@ -94,6 +94,7 @@ class _Started:
     default: bool | None
     limits: Limits
     per_hour: float | None
+    envelope: StoredEnvelope
 
 
 @attrs.define(eq=False)
@@ -290,7 +291,8 @@ class Fanout:
         own, running = await self.sending.rate(found.account_id)
         account = own or self.pace.hourly_rate or None
         rates = [each for each in (found.hourly_rate, account and account / max(running, 1)) if each]
-        return _Started(domain, merge.parse(found.subject), default, limits, min(rates) if rates else None)
+        envelope = for_header(parse_mailbox(found.sender), map(parse_mailbox, found.reply_to))
+        return _Started(domain, merge.parse(found.subject), default, limits, min(rates) if rates else None, envelope)
 
     async def _page(self, found: Broadcast, started: _Started, size: int) -> Broadcast | None:
         """One transaction. Returns the broadcast after it, or None if it has to wait."""
@@ -352,7 +354,7 @@ class Fanout:
             subject=subject,
             tags=(),
             headers={},
-            envelope=EMPTY,
+            envelope=started.envelope,
             message=b"",
             scheduled_at=None,
             expires_at=now + self.expiry,

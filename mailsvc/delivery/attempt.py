@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from mailsvc.bounces.diagnosis import known
 from mailsvc.clock import held
 from mailsvc.delivery import pace
-from mailsvc.delivery.attempt_envelope import envelope_of
+from mailsvc.delivery.attempt_envelope import envelope_of, needs_copy
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import OpenConnection, TlsFailure, Unreachable
 from mailsvc.delivery.connection.mta_sts import Policies
@@ -275,8 +275,7 @@ class Attempts:
                 self.tls_counts.count(domain_of(transaction.recipients[0].address), "tlsa", failure.host, failure.result)
 
     def _send(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
-        capabilities = connection.client.capabilities
-        if loaded.eight_bit and capabilities is not None and not (capabilities.eight_bit or loaded.envelope.smtputf8):
+        if loaded.eight_bit and needs_copy(connection.client.capabilities, loaded.envelope):
             return self._send_copy(connection, transaction, origin, loaded)
         return self._transmit(connection, transaction, origin, loaded)
 

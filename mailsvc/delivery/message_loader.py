@@ -73,7 +73,7 @@ class Sending(Protocol):
         """Whether a large message has bytes above 127. Runs off the reactor thread."""
 
     async def seven_bit(self, body: bytes | Pieces) -> bytes:
-        """The message for a server without 8BITMIME. Runs off the reactor thread."""
+        """The message for a server without 8BITMIME or SMTPUTF8. Runs off the reactor thread."""
 
 
 @attrs.define(eq=False)
@@ -168,7 +168,7 @@ class MessageLoader:
             raise Waits(str(hold)) from None
 
     async def seven_bit(self, transaction: Transaction, loaded: LoadedMessage) -> LoadedMessage:
-        """A copy for a server without 8BITMIME, with a signature of its own. It is not stored, only kept in memory for a while."""
+        """A copy for a server without 8BITMIME or SMTPUTF8, with its own signature. Not stored, only kept in memory for a while."""
         email_id = transaction.email_id
         if email_id in self._copies:
             self._copies.move_to_end(email_id)

@@ -74,17 +74,18 @@ def unstructured(name: str, value: str) -> str:
     return fold(name, _text_tokens(value, LINE - 10))
 
 
-def custom(name: str, value: str) -> str:
+def custom(name: str, value: str, *, downgrade: bool = False) -> str:
     """Writes a field that the client gave. ASCII is kept as it is, because the field may be structured; other words are encoded.
 
     In an address field, a display name is encoded as a whole, without its quotes: an encoded word cannot be quoted (2047 §5).
+    A non-ASCII address is refused, or with `downgrade` becomes text that cannot be replied to.
     """
     value = value.replace("\t", " ").strip(" ")
     if _PRINTABLE.fullmatch(value):
         return fold(name, _TOKEN.findall(" " + value))
     _refuse_forbidden(name, value)
     if is_address_field(name):
-        return fold(name, _address_tokens(name, value))
+        return fold(name, _address_tokens(name, value, downgrade))
     return fold(name, _text_tokens(value, LONGEST_LINE - 1, encoded_stays=True))
 
 
@@ -134,23 +135,30 @@ def is_address_field(name: str) -> bool:
     return name.lower() in _ADDRESS_FIELDS
 
 
-def _address_tokens(name: str, value: str) -> list[str]:
+def _address_tokens(name: str, value: str, downgrade: bool) -> list[str]:
     tokens: list[str] = []
     names: list[str] = []  # parts of a display name, or an address without angle brackets
+    in_group = False
     for part in (*_PART.findall(value), ""):
         kind = part[:1]
         if kind not in ("<", "(", ",", ":", ";", ""):
             names.append(part)
             continue
         text = "" if kind == "(" else part if kind == "<" else "".join(names)
-        if not text.isascii() and ("@" in text or kind == "<"):
+        international = not text.isascii() and ("@" in text or kind == "<")
+        if international and not downgrade:
             raise HeaderError(f"An address in the header {name} must be in ASCII.")
-        tokens += _name_tokens(names)
+        if international:
+            shown = f"{_plain_name(names)} {part if kind == '<' else ''}".strip(" ")
+            tokens += _comment(shown) if in_group else _empty_group(shown)
+        else:
+            tokens += _name_tokens(names)
         names.clear()
+        in_group = kind == ":" or (in_group and kind != ";")
+        if international and kind == "<":
+            continue
         if kind == "(" and not part.isascii():
-            words = encoded_word.encode(part[1:].removesuffix(")"))
-            tokens += [f" ({words[0]}", *[" " + word for word in words[1:]]]
-            tokens[-1] += ")"
+            tokens += _comment(part[1:].removesuffix(")"))
         elif kind in ("<", "("):
             tokens += _TOKEN.findall(" " + part)
         elif tokens:
@@ -162,8 +170,25 @@ def _name_tokens(parts: Sequence[str]) -> list[str]:
     text = "".join(parts).strip(" ")
     if not text or text.isascii():
         return _TOKEN.findall(" " + text) if text else []
+    return [" " + word for word in encoded_word.encode(_plain_name(parts))]
+
+
+def _plain_name(parts: Sequence[str]) -> str:
     text = "".join([re.sub(r"\\(.)", r"\1", part[1:].removesuffix('"')) if part[0] == '"' else part for part in parts]).strip(" ")
-    return [" " + word for word in encoded_word.encode(encoded_word.decode(text) if "=?" in text else text)]
+    return encoded_word.decode(text) if "=?" in text else text
+
+
+def _empty_group(text: str) -> list[str]:
+    """Writes a mailbox as the name of a group without addresses (6857 §3.1.8)."""
+    tokens = [" " + word for word in encoded_word.encode(text)]
+    return [*tokens, " :;"]
+
+
+def _comment(text: str) -> list[str]:
+    first, *words = encoded_word.encode(text)
+    tokens = [f" ({first}", *[" " + word for word in words]]
+    tokens[-1] += ")"
+    return tokens
 
 
 def phrase(name: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Converts an 8-bit message to 7 bits (RFC 6152 §3, 2045 §6), for servers without 8BITMIME. It must be signed again afterwards.
 
+Non-ASCII addresses in the header cannot be replied to afterwards (6857).
+
 Only entities with bytes above 127 are encoded. The message is parsed once, however deeply its parts are nested, and written in slices,
 so that other threads can run while 40 MB are converted.
 """
@@ -249,7 +251,7 @@ def _encoded_field(field: header.Field) -> str:
     if name in _WITH_PARAMETERS:
         return header.structured(field.name, *parameters.in_ascii(text))
     kept = name in _TEXT or header.is_address_field(name)
-    return header.custom(field.name, text if kept else _QUOTED.sub(_bare, text))
+    return header.custom(field.name, text if kept else _QUOTED.sub(_bare, text), downgrade=True)
 
 
 def _find(message: bytes, sub: bytes, start: int) -> int:

@@ -14,6 +14,7 @@ from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.smtp.client.capabilities import Capabilities
+from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.postgres.errors import Unavailable
 from tests.delivery import fakes
@@ -506,6 +507,24 @@ def test_only_a_server_without_8bitmime_gets_a_7bit_copy() -> None:
     [copy] = old.mails
     assert copy.data.isascii() and copy.data.startswith(b"DKIM-Signature: 2\r\nMIME-Version: 1.0\r\n")
     assert rig.delivery.memory.used == 0
+
+
+def test_only_a_server_without_smtputf8_gets_a_copy_of_a_non_ascii_header() -> None:
+    rig = DeliveryRig()
+    modern, old = rig.server("modern.example", "1.1.1.1"), rig.server("old.example", "1.1.1.2")
+    modern.capabilities = Capabilities(eight_bit=True, smtputf8=True)
+    envelopes: list[Envelope] = []
+    for server in (modern, old):
+        server.answer = lambda envelope: envelopes.append(envelope) or taken(envelope)
+    rig.store.add(1, "ann@modern.example")
+    rig.store.add(1, "bob@old.example", recipient=1)
+    rig.store.bodies[number(1)] = body = "Reply-To: jö@example.org\r\n\r\nx\r\n".encode()
+    rig.store.envelopes[number(1)] = StoredEnvelope(utf8_header=True)
+    rig.start().run(2)
+    assert [mail.data for mail in modern.mails] == [b"DKIM-Signature: 1\r\n" + body]
+    [copy] = old.mails
+    assert copy.data.isascii() and copy.data.startswith(b"DKIM-Signature: 2\r\n")
+    assert {each.recipients: each.smtputf8 for each in envelopes} == {("ann@modern.example",): True, ("bob@old.example",): False}
 
 
 def test_the_7bit_copy_is_made_once_for_all_destinations(monkeypatch: pytest.MonkeyPatch) -> None:

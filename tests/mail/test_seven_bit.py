@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
@@ -66,6 +67,28 @@ def test_names_with_commas_stay_one_address() -> None:
         ("Zoë", "z@b.example"),
         ("Ärger, Ö (x)", "o@b.example"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("jürgen@b.example", "jürgen@b.example: ;"),
+        ("Jö <jö@b.example>, a@b.example", "Jö <jö@b.example>: ;, a@b.example"),
+        ('a@b.example, "Ö, X" <ö@b.example>', "a@b.example, Ö, X <ö@b.example>: ;"),
+    ],
+)
+def test_a_non_ascii_address_becomes_a_group_without_addresses(value: str, shown: str) -> None:
+    result = convert(f"Reply-To: {value}\r\n\r\nx\r\n".encode())
+    field = parsed(result)["Reply-To"]
+    assert b"?" not in re.sub(rb"=\?utf-8\?.\?[^?]*\?=", b"", result) and not field.defects
+    assert shown == ", ".join(f"{one.display_name}: ;" if one.display_name else one.addresses[0].addr_spec for one in field.groups)
+
+
+def test_a_non_ascii_address_in_a_group_becomes_a_comment() -> None:
+    result = convert("To: Team: jö@b.example, a@b.example;\r\n\r\nx\r\n".encode())
+    [group] = parsed(result)["To"].groups
+    assert group.display_name == "Team" and [one.addr_spec for one in group.addresses] == ["a@b.example"]
+    assert b"Team: (=?utf-8?q?j=C3=B6=40b=2Eexample?=)," in result
 
 
 def test_a_subject_keeps_its_quotes() -> None:

@@ -66,7 +66,7 @@ class Resend:
 def _incoming(email: EmailView, new: NewMessage, recipients: Sequence[str], email_id: UUID) -> Incoming:
     mail = new.mail
     named = {box.address.lower() for box in (*mail.to, *mail.cc)}
-    envelope = StoredEnvelope(smtputf8=email.envelope.smtputf8)
+    envelope = StoredEnvelope(smtputf8=email.envelope.smtputf8, utf8_header=email.envelope.utf8_header)
     return Incoming(
         sender=mail.sender,
         to=mail.to,

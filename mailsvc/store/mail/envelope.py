@@ -6,10 +6,12 @@ What a client sends with MAIL and RCPT: smtp/server/extensions. What goes out wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
+
+from mailsvc.mail.address import Mailbox
 
 Ret = Literal["FULL", "HDRS"]
 
@@ -21,6 +23,7 @@ class StoredEnvelope:
     sender: str = ""  # as the client gave it in MAIL: notifications go there; "": nobody gets any
     report: bool = False  # the email reports on another one and is sent from the null reverse-path (3464 §2)
     smtputf8: bool = False
+    utf8_header: bool = False  # the header has non-ASCII addresses: servers without SMTPUTF8 get it in ASCII
     ret: Ret | None = None  # 3461 §4.3
     envid: str | None = None  # 3461 §4.4, decoded
     notify: tuple[str | None, ...] = ()  # 3461 §4.1, as the keywords are written in RCPT
@@ -37,6 +40,7 @@ class StoredEnvelope:
             sender=str(stored.get("sender") or ""),
             report=stored.get("report") is True,
             smtputf8=stored.get("smtputf8") is True,
+            utf8_header=stored.get("utf8_header") is True,
             ret=ret if ret in ("FULL", "HDRS") else None,
             envid=stored.get("envid"),
             notify=tuple(stored.get("notify") or ()),
@@ -54,3 +58,13 @@ class StoredEnvelope:
 
 EMPTY = StoredEnvelope()
 _NAMES = tuple(field.name for field in attrs.fields(StoredEnvelope))
+
+
+def for_header(sender: Mailbox, others: Iterable[Mailbox]) -> StoredEnvelope:
+    """What a composed header with these addresses needs.
+
+    Servers refuse a message without an address in From, so it fails without SMTPUTF8. Other fields can do without addresses.
+    """
+    if sender.needs_smtputf8:
+        return StoredEnvelope(smtputf8=True)
+    return StoredEnvelope(utf8_header=True) if any(box.needs_smtputf8 for box in others) else EMPTY

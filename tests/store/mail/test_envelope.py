@@ -18,6 +18,7 @@ ENVELOPES = st.builds(
     sender=st.text(),
     report=st.booleans(),
     smtputf8=st.booleans(),
+    utf8_header=st.booleans(),
     ret=st.sampled_from([None, "FULL", "HDRS"]),
     envid=st.none() | st.text(min_size=1),
     notify=ENTRIES,
