@@ -1,7 +1,7 @@
 """Reads the header of a submitted message, and makes the few changes that submission allows (RFC 6409 §8). The body is not read.
 
-Removes `Bcc`, the fields that are only for this service, and the space in `From :`. Prepends `Received`, and `Date` and `Message-ID` if
-they are missing or empty. All other bytes remain unchanged.
+Removes `Bcc`, the fields that are only for this service, and the space in `Subject :` of signed fields. Prepends `Received`, and `Date` and
+`Message-ID` if they are missing or empty. All other bytes remain unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import attrs
 
 from mailsvc.mail import bulk, header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.authentication.dkim import SIGNED
 from mailsvc.mail.compose import rfc5322_date
 from mailsvc.mail.header import Field, HeaderError
 
@@ -106,7 +107,7 @@ def read(head: bytes) -> Submitted:
     if len(named.get(b"received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
     dropped = _DROPPED | {name for name in _ADDED if name in named and not named[name][0].strip()}
-    spaced = any(name.lower() == b"from" and not line.startswith(b":", 4) for line, name, _ in fields)
+    spaced = any(_is_spaced(line, name) for line, name, _ in fields)
     for name, found in named.items():
         if len(found) > 1 and name in _ONCE:
             raise Unfit("content", f"The message has more than one {_ONCE[name]} header.")
@@ -151,8 +152,13 @@ def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes, bytes
 
 
 def _written(line: bytes, name: bytes, raw: bytes) -> bytes:
-    """Returns the field without a space before its colon if it is From: the space is obsolete (5322 §4.5), and some see no author then."""
-    return b"%b:%b\r\n" % (name, raw) if name.lower() == b"from" else line
+    """Returns the field, of those that are signed without spaces before the colon."""
+    return b"%b:%b\r\n" % (name, raw) if _is_spaced(line, name) else line
+
+
+def _is_spaced(line: bytes, name: bytes) -> bool:
+    """The spaces are obsolete (5322 §4.5): some servers do not find the field then, so they see no author, or refuse our signature."""
+    return not line.startswith(b":", len(name)) and name.lower() in SIGNED
 
 
 def _value(raw: bytes) -> str:

@@ -116,6 +116,12 @@ def test_a_space_before_the_colon_of_from_is_removed(name: bytes) -> None:
     assert read(name + b" me@example.com\r\n").kept == name[:4] + b": me@example.com\r\n"
 
 
+def test_a_space_before_the_colon_of_a_signed_field_is_removed() -> None:
+    """Exim looks for the name with its colon, and would not verify the signature."""
+    head = b"Subject \t: a\r\n b\r\nX : y\r\nIn-Reply-To : <a@b>\r\n"
+    assert read(ME + head).kept == ME + b"Subject: a\r\n b\r\nX : y\r\nIn-Reply-To: <a@b>\r\n"
+
+
 @pytest.mark.parametrize(
     ("field", "bulk"),
     [

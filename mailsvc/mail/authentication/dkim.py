@@ -38,7 +38,7 @@ AFTER_EXPIRY = 9 * 86400  # x= after the last attempt: for bounces, and for rece
 RSA_BITS = 2048
 
 # 6376 §5.4.1, 8058 §4. True: listed once more than it occurs, so that nobody can add one (§5.4.2, §8.15).
-_SIGNED: dict[bytes, bool] = {
+SIGNED: dict[bytes, bool] = {
     b"from": True,
     b"to": True,
     b"cc": True,
@@ -303,15 +303,15 @@ def _signed_fields(fields: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[str, b
         present.setdefault(name.lower(), []).append(raw)
     if b"from" not in present:
         raise DkimError("A message without From cannot be signed.")  # 6376 §5.4
-    canonical = [relaxed_header(name, raw) for name in _SIGNED if name in present for raw in reversed(present[name])]
-    return _names(tuple([len(present.get(name, ())) for name in _SIGNED])), b"".join(canonical)
+    canonical = [relaxed_header(name, raw) for name in SIGNED if name in present for raw in reversed(present[name])]
+    return _names(tuple([len(present.get(name, ())) for name in SIGNED])), b"".join(canonical)
 
 
 @lru_cache(maxsize=256)
 def _names(present: Sequence[int]) -> str:
-    """Returns the folded h= tag. `present`: how often each field of _SIGNED occurs in the message."""
+    """Returns the folded h= tag. `present`: how often each field of SIGNED occurs in the message."""
     lines, line = [], " h="
-    for (name, oversigned), count in zip(_SIGNED.items(), present, strict=True):
+    for (name, oversigned), count in zip(SIGNED.items(), present, strict=True):
         for _ in range(count + oversigned):
             if len(line) + len(name) > _WIDTH:
                 lines.append(line)
