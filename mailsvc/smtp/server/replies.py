@@ -46,7 +46,7 @@ BYE: Final = Reply(221, "Bye", "2.0.0")
 GO_AHEAD: Final = Reply(354, "Start mail input; end with <CRLF>.<CRLF>")
 READY_FOR_TLS: Final = Reply(220, "Ready to start TLS", "2.0.0")
 LOGGED_IN: Final = Reply(235, "Authenticated", "2.7.0")
-HELP: Final = Reply(214, "Commands: EHLO MAIL RCPT DATA BDAT RSET NOOP QUIT. See RFC 5321", "2.0.0")
+HELP: Final = Reply(214, "Commands: EHLO HELO STARTTLS AUTH MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT. See RFC 5321", "2.0.0")
 VERIFY: Final = Reply(252, "Cannot verify the address; send mail to it to find out", "2.1.5")
 
 # 5321 §4.3.2

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.commands import COMMANDS
 from tests.smtp.dialogue import FOLDER, everything, play, read
 
 DIALOGUES = {str(path.relative_to(FOLDER).with_suffix("")): path for path in everything() if not read(path).clear}
@@ -24,3 +26,8 @@ def test_conversation(path: Path) -> None:
 @pytest.mark.parametrize("name", SPLIT)
 def test_conversation_byte_by_byte(name: str) -> None:
     play(read(DIALOGUES[name]), split=True)
+
+
+def test_help_lists_the_commands() -> None:
+    listed = set(replies.HELP.text.partition(".")[0].encode().split()) - {b"Commands:"}
+    assert listed == COMMANDS.keys() - {b"EXPN"} | {b"BDAT"}
