@@ -13,6 +13,7 @@ from uuid import UUID
 
 import attrs
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from mailsvc.mail.tracking.machine import AGENT_MAX, BURST, LINKS, Circumstances, machine
 from mailsvc.mail.tracking.token import Tracked
@@ -29,6 +30,7 @@ PER_EMAIL = 10_000  # that are stored of one email
 PENDING_PER_EMAIL = 500  # of one email that wait, so that one link leaves room for others
 MOST_BYTES = 16 << 20  # of the texts of those that wait
 RECENT = 10_000  # emails whose latest clicks are remembered
+UNIQUE = "23505"  # it had been stored before the connection to the database broke
 _BURST = timedelta(seconds=BURST)
 
 log = Logger()
@@ -108,16 +110,34 @@ class HitRecorder:
                 await self._store(self._taken)
             except Transient:
                 raise
-            except Conflict:
-                log.info("A batch of opens and clicks had been stored before the connection to the database broke")
-            except StoreError as error:
-                self.dropped["failed"] += len(self._taken)
-                log.error("{count} opens and clicks could not be stored: {error}", count=len(self._taken), error=str(error))
-            except Exception:  # otherwise all later ones would wait behind this batch for ever
-                self.dropped["failed"] += len(self._taken)
-                log.failure("{count} opens and clicks could not be stored", count=len(self._taken))
+            except Exception as error:  # otherwise all later ones would wait behind this batch for ever
+                await self._store_each(error)
             self._bytes -= sum(each.size for each in self._taken)
             self._taken = []
+
+    async def _store_each(self, error: Exception) -> None:
+        """The batch failed with this error. Only one of them may be the reason, so each is tried alone."""
+        errors = [error]
+        if len(self._taken) > 1:
+            errors = [own for each in self._taken if (own := await self._error(each)) is not None]
+        errors = [each for each in errors if not (isinstance(each, Conflict) and each.sqlstate == UNIQUE)]
+        if not errors:
+            log.info("A batch of opens and clicks failed, but all of it is stored: {error}", error=str(error))
+            return
+        self.dropped["failed"] += len(errors)
+        if isinstance(errors[0], StoreError):
+            log.error("{count} opens and clicks could not be stored: {error}", count=len(errors), error=str(errors[0]))
+        else:
+            log.failure("{count} opens and clicks could not be stored", Failure(errors[0]), count=len(errors))
+
+    async def _error(self, seen: Seen) -> Exception | None:
+        try:
+            await self._store([seen])
+        except Transient:
+            raise
+        except Exception as error:
+            return error
+        return None
 
     async def _store(self, taken: Sequence[Seen]) -> None:
         facts = await self.stored.facts({each.email for each in taken})

@@ -30,6 +30,7 @@ class Store:
         self.batches: list[list[NewHit]] = []
         self.failures: list[Exception] = []
         self.gone: set[UUID] = set()
+        self.bad: dict[UUID, Exception] = {}  # by email
         self.facts_of = Facts(UUID(int=5), None, NOW - timedelta(hours=1), 0, ("ada@example.net", "bob@example.net"))
         self.objected: set[tuple[UUID, str]] = set()
 
@@ -42,6 +43,9 @@ class Store:
     async def write(self, found: Sequence[NewHit], facts: Mapping[Email, Facts]) -> None:
         if self.failures:
             raise self.failures.pop(0)
+        for hit in found:
+            if hit.email_id in self.bad:
+                raise self.bad[hit.email_id]
         self.batches.append(list(found))
 
     @property
@@ -134,17 +138,29 @@ async def test_the_same_batch_is_stored_after_a_failure() -> None:
     assert [hit.event_id for hit in store.batches[0]] == ids
 
 
-@pytest.mark.parametrize("failure", [DataRejected("22P05"), ValueError("not expected")])
+@pytest.mark.parametrize("failure", [DataRejected("22P05"), ValueError("not expected"), Conflict(None, "events", "23503")])
 @pytest_twisted.ensureDeferred
-async def test_a_batch_that_is_refused_does_not_stop_the_others(failure: Exception) -> None:
+async def test_one_that_is_refused_does_not_stop_the_others(failure: Exception) -> None:
     store = Store()
+    store.bad = {UUID(int=7): failure}
     collected = recorder(store)
     for n in range(101):
         collected.add(seen(n))
-    store.failures = [failure]
     await collected.store_pending()
-    assert [len(batch) for batch in store.batches] == [1]
-    assert collected.dropped["failed"] == 100
+    assert sorted(hit.email_id.int for hit in store.hits) == [n for n in range(101) if n != 7]
+    assert (len(collected), collected.dropped) == (0, {"failed": 1})
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_batch_that_was_stored_in_part_is_completed() -> None:
+    store = Store()
+    store.bad = {UUID(int=1): Conflict("events_pkey", "events", "23505")}
+    collected = recorder(store)
+    for n in range(3):
+        collected.add(seen(n))
+    await collected.store_pending()
+    assert sorted(hit.email_id.int for hit in store.hits) == [0, 2]
+    assert (len(collected), collected.dropped) == (0, {})
 
 
 @pytest_twisted.ensureDeferred
