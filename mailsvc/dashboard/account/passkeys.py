@@ -15,10 +15,11 @@ from mailsvc.dashboard.signin.authenticators import NewPasskey, PasskeyError
 from mailsvc.dashboard.signin.completion import Authentication
 from mailsvc.dashboard.signin.passkeys import MAKE, PasskeySignIn
 from mailsvc.dashboard.signin.second_factor import SecondFactor
+from mailsvc.store.people.passkeys import MOST
 from mailsvc.store.people.users import User
 
 IDENTITIES = f"{HOME}/settings/identities"
-MOST, NAME = 20, 60
+NAME = 60
 log = Logger()
 
 

@@ -34,6 +34,8 @@ AND NOT EXISTS (SELECT FROM passkeys p WHERE p.user_id = u.id)
 """
 LOCK = "SELECT FROM users WHERE id = %s FOR UPDATE"
 
+MOST = 20  # of a user
+
 
 @attrs.frozen
 class Passkey:
@@ -56,10 +58,18 @@ class Passkeys:
     async def add(
         self, user_id: UUID, credential: bytes, public_key: bytes, sign_count: int, backed_up: bool, name: str, lines: Sequence[Line] = ()
     ) -> bool:
-        """Add a passkey; false if it already exists."""
+        """Add a passkey; false if it already exists, or the user has as many as allowed."""
         now = unix(self._clock)
         row = (uuid7(now), user_id, credential, public_key, sign_count, backed_up, name, datetime.fromtimestamp(now, UTC))
-        return await changed(self._pool, now, lines, ADD, row) > 0
+
+        async def add(tx: Transaction) -> bool:
+            await tx.run(LOCK, (user_id,))
+            if len(await tx.rows(OF, (user_id,))) >= MOST or not await tx.run(ADD, row):
+                return False
+            await write(tx, lines, now)
+            return True
+
+        return await self._pool.transact(add)
 
     async def of(self, user_id: UUID) -> list[Passkey]:
         """Oldest first."""
