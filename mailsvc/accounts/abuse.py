@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import utc
 from mailsvc.settings.abuse import Abuse
-from mailsvc.store.in_turn import in_turn
+from mailsvc.store.in_turn import all_in_turn, in_turn
 from mailsvc.store.people.abuse import AbuseStore, Counts, Held
 from mailsvc.store.people.audit import SERVICE, Line
 
@@ -127,9 +127,8 @@ class AbuseWatch:
 
     async def _notify(self, held: Held) -> None:
         key = f"hold/{held.account_id}/{held.at.isoformat()}"
-        sent = [await self.mail.send(to, *for_admins(held), f"{key}/{to}") for to in held.admins]
-        sent.append(await self.mail.send(self.operator, *for_operator(held), f"{key}/operator"))
-        if all(sent):
+        sends = [partial(self.mail.send, to, *for_admins(held), f"{key}/{to}") for to in held.admins]
+        if await all_in_turn([*sends, partial(self.mail.send, self.operator, *for_operator(held), f"{key}/operator")]):
             await self.store.notified(held)
 
 

@@ -18,7 +18,7 @@ from mailsvc.clock import utc
 from mailsvc.domains import lifecycle, names
 from mailsvc.store.domains.notices import DomainNoticeStore
 from mailsvc.store.domains.values import Domain
-from mailsvc.store.in_turn import in_turn
+from mailsvc.store.in_turn import all_in_turn, in_turn
 
 EVERY = 60.0  # seconds
 WARN_AFTER = timedelta(hours=6)  # a record that is missing for less time is often back soon
@@ -44,7 +44,7 @@ class DomainNotices:
         account, admins = await self.store.account(domain)
         log.info("mailing the admins of the domain {name}, which is {status}", name=domain.name, status=_state(domain))
         subject, text = compose(domain, account)
-        if all([await self.mail.send(to, subject, text, f"{_key(domain)}/{to}") for to in admins]):
+        if await all_in_turn([partial(self.mail.send, to, subject, text, f"{_key(domain)}/{to}") for to in admins]):
             await self.store.notified(domain)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from mailsvc.accounts.abuse import Mail
-from mailsvc.store.in_turn import in_turn
+from mailsvc.store.in_turn import all_in_turn, in_turn
 from mailsvc.store.people.operator_access import NewAccess, OperatorAccesses
 from mailsvc.store.postgres.pool import Pool
 
@@ -34,7 +34,7 @@ class AccessNotices:
 
     async def _send(self, access: NewAccess) -> None:
         subject, text = compose(access)
-        if all([await self.mail.send(to, subject, text, f"operator-access/{access.id}/{to}") for to in access.admins]):
+        if await all_in_turn([partial(self.mail.send, to, subject, text, f"operator-access/{access.id}/{to}") for to in access.admins]):
             await self.store.announced(access)
 
 

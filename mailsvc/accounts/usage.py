@@ -29,7 +29,7 @@ from mailsvc.settings import plans
 from mailsvc.settings.abuse import Abuse
 from mailsvc.settings.plans import WORDS, Plans, ends
 from mailsvc.store.domains.notices import DomainNoticeStore
-from mailsvc.store.in_turn import in_turn
+from mailsvc.store.in_turn import all_in_turn, in_turn
 from mailsvc.store.people.abuse import AbuseStore
 from mailsvc.store.people.operator_alerts import AlertStore
 from mailsvc.store.people.quota import Near, Period, Quota
@@ -63,7 +63,7 @@ class Warnings:
         log.info("account {number} has used {percent} % of its {period}", number=near.number, percent=level, period=near.period)
         subject, text = compose(near, level, now)
         key = f"quota/{near.account_id}/{near.period}/{near.starts}/{near.most}/{level}"
-        if all([await self.mail.send(to, subject, text, f"{key}/{to}") for to in near.admins]):
+        if await all_in_turn([partial(self.mail.send, to, subject, text, f"{key}/{to}") for to in near.admins]):
             await self.store.warned(near, level)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -32,6 +33,17 @@ async def in_turn(works: Iterable[Callable[[], Awaitable[object]]], ends: tuple[
                 _log(error)
     if failed is not None:
         raise failed
+
+
+async def all_in_turn(works: Iterable[Callable[[], Awaitable[bool]]]) -> bool:
+    """The same for works that say whether they succeeded. Returns whether all did."""
+    results: list[bool] = []
+
+    async def keep(work: Callable[[], Awaitable[bool]]) -> None:
+        results.append(await work())
+
+    await in_turn([partial(keep, work) for work in works])
+    return all(results)
 
 
 def _log(error: Exception) -> None:

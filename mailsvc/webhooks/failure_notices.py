@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.store.events.webhooks import Webhook, Webhooks
-from mailsvc.store.in_turn import in_turn
+from mailsvc.store.in_turn import all_in_turn, in_turn
 from mailsvc.system_mail import SystemMail
 
 log = Logger()
@@ -39,7 +39,7 @@ class FailureNotices:
 
     async def _send(self, webhook: Webhook, recipients: Sequence[str]) -> None:
         log.info("webhook {id} of account {account} {state}", id=webhook.id, account=webhook.account_id, state=_state(webhook))
-        if all([await self.mail.send(to, *compose(webhook), f"{_key(webhook)}/{to}") for to in recipients]):
+        if await all_in_turn([partial(self.mail.send, to, *compose(webhook), f"{_key(webhook)}/{to}") for to in recipients]):
             await self.webhooks.notified(webhook)
 
 

@@ -39,7 +39,7 @@ async def test_all_admins_are_mailed_once(pool: Pool) -> None:
     mail.busy, mail.broken = False, "a@acme.example"
     with pytest.raises(ValueError, match=mail.broken):
         await first.send_due()
-    assert [to for to, _, _ in mail.sent.values()] == ["lonely@acme.example"], "one that fails does not hold up the others"
+    assert {to for to, _, _ in mail.sent.values()} == {"b@acme.example", "lonely@acme.example"}, "one that fails holds up no others"
     mail.broken = None
     await accesses.end(account.id, "ann")  # they are told all the same
     await together(first.send_due(), second.send_due())

@@ -72,7 +72,7 @@ async def test_admins_are_notified_once_for_each_level_and_period(pool: Pool) ->
     mail.busy, mail.broken = False, "a@acme.example"
     with pytest.raises(ValueError, match=mail.broken):
         await first.warnings.send_due()
-    assert [to for to, _, _ in mail.sent.values()] == ["lonely@acme.example"], "one that fails does not hold up the others"
+    assert {to for to, _, _ in mail.sent.values()} == {"b@acme.example", "lonely@acme.example"}, "one that fails holds up no others"
     mail.broken = None
     await round_of_both()
     await round_of_both()
