@@ -8,7 +8,6 @@ import attrs
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
-from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.store.encryption.secrets import Encryption
@@ -16,7 +15,6 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.mail import search
 from mailsvc.store.mail.accept import Submission
 from mailsvc.store.mail.search import Filters, Search
-from mailsvc.store.people import passkeys
 from mailsvc.store.people import passkeys
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import Audit
@@ -124,16 +122,6 @@ async def test_an_account_keeps_an_admin(pool: Pool) -> None:
     assert await people.users.remove(account.id, ann.id)
     assert await people.sessions.find(session) is None
     assert not await people.users.remove(account.id, bo.id)
-
-
-@pytest_twisted.ensureDeferred
-async def test_passkeys_that_are_added_at_once_respect_the_limit(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passkeys, "MOST", 2)
-    people = People.of(pool)
-    user, stored = (await people.users.create("ann@example.com")).id, passkeys.Passkeys(pool, people.clock)
-    adding = [Deferred.fromCoroutine(stored.add(user, b"%d" % n, b"key", 0, False, "Phone")) for n in range(4)]
-    assert sorted([await each for each in adding]) == [False, False, True, True]
-    assert len(await stored.of(user)) == 2
 
 
 @pytest_twisted.ensureDeferred
