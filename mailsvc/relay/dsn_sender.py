@@ -60,7 +60,8 @@ class DsnSender:
             except Transient:
                 raise
             except Exception:  # for example, its message is damaged; the others would wait behind it for ever
-                log.failure("A DSN about {email_id} could not be sent and is tried again", email_id=notice.email_id)
+                log.failure("A DSN about {email_id} could not be sent and is tried again in an hour", email_id=notice.email_id)
+                await self.store.postpone(notice.report, self._now())
         return len(due)
 
     async def _send(self, notice: Notice) -> bool:

@@ -46,6 +46,7 @@ class Rig:
     message: bytes = MESSAGE
     answer: Any = None
     finished: list[UUID] = attrs.field(factory=list)
+    postponed: list[UUID] = attrs.field(factory=list)
     sent: list[Incoming] = attrs.field(factory=list)
     loaded: list[int | None] = attrs.field(factory=list)
 
@@ -54,6 +55,9 @@ class Rig:
 
     async def done(self, report: UUID) -> None:
         self.finished.append(report)
+
+    async def postpone(self, report: UUID, now: datetime) -> None:
+        self.postponed.append(report)
 
     async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
         self.loaded.append(most)
@@ -140,7 +144,7 @@ def test_of_a_large_mail_only_the_header_is_returned(content: int, whole: bool) 
 
 
 def test_a_damaged_message_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig([about(email_id=UUID(int=7)), NOTICE])
+    rig = Rig([about(email_id=UUID(int=7), report=UUID(int=8)), NOTICE])
     load = rig.load
 
     async def damaged(account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
@@ -150,7 +154,7 @@ def test_a_damaged_message_does_not_hold_up_the_others(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Rig, "load", staticmethod(damaged))
     [message] = send_due(rig)
-    assert b"a@example.net" in message and rig.finished == [NOTICE.report]
+    assert b"a@example.net" in message and rig.finished == [NOTICE.report] and rig.postponed == [UUID(int=8)]
 
 
 def test_a_busy_intake_is_retried() -> None:

@@ -23,6 +23,7 @@ log = Logger()
 SUCCESS, FAILURE, DELAY = 1, 2, 4
 BITS = {"SUCCESS": SUCCESS, "FAILURE": FAILURE, "DELAY": DELAY, "NEVER": 0}
 RETRY_AFTER = timedelta(seconds=60)  # when another process may take them
+FAILED_AGAIN = timedelta(hours=1)  # those that will probably fail again
 REMEMBERED = timedelta(days=30)  # for how long forwarded reports of other servers are not repeated
 
 _INSERT = """
@@ -69,6 +70,7 @@ FROM events e WHERE e.account_id = %s AND e.email_id = %s AND e.event_id = ANY (
 """
 DONE = "DELETE FROM notices WHERE report = %s AND told IS NULL"
 DONE_WITH = "UPDATE notices SET next_at = 'infinity' WHERE report = %s"
+POSTPONE = "UPDATE notices SET next_at = %s WHERE report = %s"
 GONE = "DELETE FROM notices WHERE report = %s"
 SWEEP = "DELETE FROM notices WHERE next_at = 'infinity' AND email_id < %s"
 
@@ -162,7 +164,8 @@ class Notices:
             try:
                 notice = await self._read(report, account_id, email_id, rows, now)
             except (AttributeError, LookupError, TypeError, ValueError):  # the others would wait behind it for ever
-                log.failure("A DSN about {email_id} could not be read and is tried again", email_id=str(email_id))
+                log.failure("A DSN about {email_id} could not be read and is tried again in an hour", email_id=str(email_id))
+                await self.postpone(report, now)
             else:
                 found += [] if notice is None else [notice]
         return found
@@ -171,6 +174,10 @@ class Notices:
         """It was sent, or there is nobody to send it to."""
         await self._pool.run(DONE, (report,))
         await self._pool.run(DONE_WITH, (report,))
+
+    async def postpone(self, report: UUID, now: datetime) -> None:
+        """It failed for a reason of its own."""
+        await self._pool.run(POSTPONE, (now + FAILED_AGAIN, report))
 
     async def sweep(self, now: datetime) -> None:
         """Delete forwarded reports of a month ago."""

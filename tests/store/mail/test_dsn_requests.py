@@ -59,7 +59,11 @@ async def test_one_that_cannot_be_read_does_not_hold_up_the_others(store: StoreR
     for mail in (damaged, good):
         await store.settle(mail, Delivered("250 ok"))
     await store.pool.run("UPDATE emails SET recipients = '{}' WHERE email_id = %s", (damaged.email_id,))
-    assert [notice.email_id for notice in await Notices(store.pool).take(SOON)] == [good.email_id]
+    notices = Notices(store.pool)
+    assert [notice.email_id for notice in await notices.take(SOON)] == [good.email_id]
+    await store.pool.run("UPDATE emails SET recipients = '{0@example.org}' WHERE email_id = %s", (damaged.email_id,))
+    assert [notice.email_id for notice in await notices.take(SOON + 2 * MINUTE)] == [good.email_id], "it is not logged each minute"
+    assert damaged.email_id in [notice.email_id for notice in await notices.take(SOON + 61 * MINUTE)]
 
 
 @pytest_twisted.ensureDeferred
