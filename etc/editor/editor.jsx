@@ -3,7 +3,6 @@ import "./nonce.js";
 import { EmailEditor } from "@react-email/editor";
 import { composeReactEmail } from "@react-email/editor/core";
 import { StarterKit } from "@react-email/editor/extensions";
-import { EmailTheming } from "@react-email/editor/plugins";
 import { Inspector } from "@react-email/editor/ui";
 import { Placeholder } from "@tiptap/extension-placeholder";
 import { createPortal } from "react-dom";
@@ -16,6 +15,7 @@ import { nesting } from "./nesting.js";
 import { PlainCodeBlock, UnsubscribeFooter, Variable } from "./nodes.js";
 import { pasting } from "./pasting.js";
 import { variableSuggestion } from "./suggestion.js";
+import { theming } from "./theming.js";
 import { Toolbar } from "./toolbar.jsx";
 
 const LABEL = "Content of the email";
@@ -32,7 +32,7 @@ function mount(element, { content, variables, changed, upload, say }) {
     }),
     PlainCodeBlock,
     Placeholder.configure({ placeholder: hint, includeChildren: true }),
-    EmailTheming,
+    theming,
     Variable,
     UnsubscribeFooter,
     variableSuggestion(variables),

@@ -1,0 +1,19 @@
+// The library's theming, with the theme's styles read once for each version of the letter. It reads them for each node, which takes seconds
+// in a long letter whenever it is saved.
+import { EmailTheming, getEmailTheming, getMergedCssJs, getResolvedNodeStyles } from "@react-email/editor/plugins";
+
+export const theming = EmailTheming.extend({
+  addOptions() {
+    const options = this.parent();
+    let read, styles;
+    const getNodeStyles = (node, depth, editor) => {
+      if (read !== editor.state.doc) {
+        const chosen = getEmailTheming(editor);
+        read = editor.state.doc;
+        styles = getMergedCssJs(chosen.theme, chosen.styles);
+      }
+      return { ...getResolvedNodeStyles(node, depth, styles) };
+    };
+    return { ...options, serializerPlugin: { ...options.serializerPlugin, getNodeStyles } };
+  },
+});
