@@ -31,6 +31,15 @@ function setMarks(element) {
     }
 }
 
+// Copied links have the underline of the theme as a style. Read as a mark, it would stay when the theme changes or the link is removed.
+function withoutUnderline(link) {
+  const { style } = Object.assign(document.createElement("span"), { style: link.getAttribute("style") });
+  if (/underline/.test(style.textDecoration)) {
+    style.textDecoration = "";
+    link.setAttribute("style", style.cssText);
+  }
+}
+
 // Takes out what an email cannot have. Returns how many images are left out because only this computer has them.
 function tidy(body) {
   body.querySelectorAll(FORBIDDEN).forEach((one) => { one.remove(); });
@@ -42,8 +51,10 @@ function tidy(body) {
 
 // Of HTML made elsewhere, only its meaning stays. That of this editor keeps its looks, but not the container, which is there already.
 function clean(body, ours) {
-  if (ours) body.querySelectorAll("[data-type=container]").forEach((one) => { one.replaceWith(...one.childNodes); });
-  else {
+  if (ours) {
+    body.querySelectorAll("[data-type=container]").forEach((one) => { one.replaceWith(...one.childNodes); });
+    body.querySelectorAll("a[style]").forEach(withoutUnderline);
+  } else {
     body.querySelectorAll("[style]").forEach(setMarks);
     for (const element of body.querySelectorAll("*"))
       for (const { name } of [...element.attributes])

@@ -284,6 +284,20 @@ def test_pasted_text_keeps_its_meaning_and_links_work_in_an_email(page: Page, da
     saved(page)
     html = call(daemon, "GET", f"/broadcasts/{broadcast}")["html"]
     assert set(re.findall('href="([^"]*)"', html)) == {"https://example.com/news"} and "onclick" not in html
+    text.click()
+    for key in "axv":
+        page.keyboard.press(f"ControlOrMeta+{key}")
+    expect(text.locator("a").first).to_be_visible()
+    expect(text.locator("u")).to_have_count(0)
+
+    field = page.get_by_label("Reply-To")
+    hint = "Where replies go. Empty: the From address."
+    field.fill("nobody")
+    expect(field).to_have_accessible_description(re.compile(f"{hint} .+"))
+    expect(field).to_have_attribute("aria-invalid", "true")
+    field.fill("")
+    saved(page)
+    expect(field).to_have_accessible_description(hint)
     page.close()
 
 

@@ -60,15 +60,25 @@ async function upload(file) {
   return answer.url;
 }
 
+// By its hint, and by an error.
+function describe(field, error) {
+  field.dataset.hint ??= field.getAttribute("aria-describedby") ?? "";
+  field.setAttribute("aria-describedby", `${field.dataset.hint} ${error}`.trim());
+}
+
 function showErrors(errors) {
   draft.querySelectorAll("[data-error]").forEach((one) => { one.remove(); });
-  draft.querySelectorAll("[aria-invalid]").forEach((one) => { one.removeAttribute("aria-invalid"); });
+  for (const field of draft.querySelectorAll("[aria-invalid]")) {
+    field.removeAttribute("aria-invalid");
+    describe(field, "");
+  }
   for (const [name, sentence] of Object.entries(errors)) {
     const field = draft.elements.namedItem(name);
     if (!field || field.type === "hidden") continue;
     field.setAttribute("aria-invalid", "true");
     field.insertAdjacentHTML("afterend", '<p class="error" data-error></p>');
-    field.nextElementSibling.textContent = sentence;
+    Object.assign(field.nextElementSibling, { id: `e-${name}`, textContent: sentence });
+    describe(field, `e-${name}`);
   }
 }
 
