@@ -147,7 +147,8 @@ def escaped(data: bytes) -> Iterator[bytes]:
 def _escaped_line(line: bytes) -> bytes:
     if line.isascii():
         return line
-    line = b"".join([_IN_ASCII[octet] for octet in line])
+    following = zip(line, line[1:] + b" ", strict=True)
+    line = b"".join([b"=3D" if octet == 0x3D and after > 127 else _IN_ASCII[octet] for octet, after in following])  # else, `==` follows
     pieces, start = [], 0
     while len(line) - start > 76:
         mark = line.rfind(b"=", start + 73, start + 75)  # an escape is not cut

@@ -108,7 +108,15 @@ def test_file_names_are_kept(written: str, encoding: str) -> None:
     assert file.get_param("size", header="content-disposition") == "5"
 
 
-@pytest.mark.parametrize("text", ["Gr=C3=BC und Grüße =20\r\nzwei=\r\n Ü=\r\n", "=41" + "ü=3D" * 120, "ü" * 300 + "=" + "\r\n" + "a" * 200])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Gr=C3=BC und Grüße =20\r\nzwei=\r\n Ü=\r\n",
+        "https://x.example/?city=Überlingen",
+        "=41" + "ü=3D" * 120,
+        "ü" * 300 + "=" + "\r\n" + "a" * 200,
+    ],
+)
 def test_bytes_that_quoted_printable_forgot_to_escape_are_kept(text: str) -> None:
     message = TEXT.replace("8bit", "quoted-printable").encode() + text.encode()
     result = convert(message)
