@@ -18,6 +18,7 @@ from mailsvc.mail.structure import common_beginning
 
 _DEPTH = 60
 _LONG = 10_000  # bytes of a field that is encoded word by word
+_LONG_ADDRESSES = 40_000  # of one with addresses: an email by API can have 50 of 320 bytes
 _HEADERS = 8 * 1024 * 1024  # bytes of all headers; in parts after that, bytes above 127 become `?`
 _WORDS = 512 * 1024  # bytes of non-ASCII fields that are written as encoded words
 _PARTS = 10_000  # delimiter lines that are parsed; the rest belongs to the last part
@@ -238,12 +239,16 @@ class _Writer:
             return line
         self._room -= len(line)
         fields = header.parse_fields(line, strict=False)
-        if not fields or len(line) > _LONG or self._room < 0:
+        if not fields or len(line) > _longest(fields[0].name) or self._room < 0:
             return line.translate(_TO_ASCII)
         try:
             return _encoded_field(fields[0]).removesuffix("\r\n").encode("ascii", "replace")
         except header.HeaderError:
             return line.translate(_TO_ASCII)
+
+
+def _longest(name: str) -> int:
+    return _LONG_ADDRESSES if header.is_address_field(name) else _LONG
 
 
 def _encoded_field(field: header.Field) -> str:

@@ -84,6 +84,13 @@ def test_a_non_ascii_address_becomes_a_group_without_addresses(value: str, shown
     assert shown == ", ".join(f"{one.display_name}: ;" if one.display_name else one.addresses[0].addr_spec for one in field.groups)
 
 
+def test_many_long_addresses_are_encoded_too() -> None:
+    boxes = [f"jö{'x' * 59}{n:02}@{'y.' * 120}example" for n in range(50)]
+    result = convert((f"To: {boxes[0]}" + "".join(f",\r\n {each}" for each in boxes[1:]) + "\r\n\r\nx\r\n").encode())
+    shown = [group.display_name.replace(" ", "") for group in parsed(result)["To"].groups]  # Python puts spaces between encoded words
+    assert shown == boxes
+
+
 def test_a_non_ascii_address_in_a_group_becomes_a_comment() -> None:
     result = convert("To: Team: jö@b.example, a@b.example;\r\n\r\nx\r\n".encode())
     [group] = parsed(result)["To"].groups
