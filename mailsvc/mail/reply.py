@@ -70,6 +70,8 @@ _QUOTED = re.compile(
     r"[2-5]\d\d-'|\b(?:said|replied|responded|answered|returned|response|with|was|is|follows|failure): ?[\[('\"]{0,2}(?=[45]\d\d[ -])",
     re.IGNORECASE,
 )
+# What follows is the reply to a server that verified our return path. It is about that address, not about the recipient.
+_ABOUT_SENDER = re.compile(r"\bsender (?:address rejected|verify)\b", re.IGNORECASE)
 _SEARCHED = 2000  # characters of a text
 
 
@@ -85,6 +87,8 @@ def refusal(reply: Reply) -> Reply:
     """
     text = str(reply)[:_SEARCHED]
     found = _QUOTED.search(text)
+    if found and _ABOUT_SENDER.search(text, 0, found.start()):
+        return reply
     quoted = text[found.start() if found[0].endswith("'") else found.end() :].replace("-'", " ", 1) if found else text
     for _ in range(3):
         again = _REPEATED.match(quoted)

@@ -175,6 +175,25 @@ def test_only_a_final_reply_suppresses_an_address(rule: Rule) -> None:
         ("554 5.0.0 host mx1.example.org said: 552 5.2.2 over quota", "mailbox_full", False),
         ("550 550 5.7.1 Mail from a dynamic IP address is refused", "ip_reputation", False),
         ("550 550 5.1.1 user unknown", "user_unknown", True),
+        # Postfix and Exim quote what they were told about the return path, which they verified.
+        (
+            "550 5.1.7 <b-a@send.example.com>: Sender address rejected: undeliverable address: host mx.example.com[192.0.2.1] said:"
+            " 550 5.1.1 <b-a@send.example.com>: Recipient address rejected: User unknown (in reply to RCPT TO command)",
+            "sender_refused",
+            False,
+        ),
+        (
+            "554 host mx1.example.org said: 550 5.1.7 <b-a@send.example.com>: Sender address rejected: undeliverable address:"
+            " host mx.example.com[192.0.2.1] said: 550 5.1.1 No mailbox here by that name",
+            "sender_refused",
+            False,
+        ),
+        (
+            "550-Verification failed for <b-a@send.example.com> 550-Called: 192.0.2.1 550-Sent: RCPT TO:<b-a@send.example.com>"
+            " 550-Response: 550 5.1.1 No such user 550 Sender verify failed",
+            "sender_refused",
+            False,
+        ),
         ("550-5.1.1 The account that you 550-5.1.1 tried to reach does 550 5.1.1 not exist", "user_unknown", True),
         # A temporary enhanced code in a permanent reply.
         ("550 4.4.7 QUEUE.Expired; message expired", "expired", False),
