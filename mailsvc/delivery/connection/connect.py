@@ -293,7 +293,9 @@ class Connector:
                 opened.chosen = chosen
                 return opened
             except CannotConnect as error:
-                tries.reasons.append(f"{host.name} ({address}) {error.reason}")
+                by_dane = error.tls and options.mode in ("dane", "encrypted") and not route.operator
+                why = "; its TLSA records require TLS (DANE)" if by_dane else ""
+                tries.reasons.append(f"{host.name} ({address}) {error.reason}{why}")
                 self._note(host, address, error, tries)
                 tries.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
                 if error.tls:

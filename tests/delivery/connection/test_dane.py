@@ -105,6 +105,9 @@ def test_sessions_are_counted_for_tls_reports(found: Any, tls: str | None, resul
     assert {key[1:]: count for key, count in rig.delivery.attempts.tls_counts.counts.items()} == {
         ("example.com", "tlsa", "mx.example.com", result): 1
     }
+    if tls is None:
+        [outcome] = rig.store.settled[0].outcomes
+        assert "its TLSA records require TLS (DANE)." in outcome.outcome.reason
 
 
 def test_a_failed_session_is_counted_if_another_host_takes_the_mail() -> None:
