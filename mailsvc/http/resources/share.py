@@ -34,14 +34,15 @@ _STATUS = {
     "suppressed": "Not sent: the address is suppressed",
     "canceled": "Canceled before it was sent",
 }
-_DURATION = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)", re.ASCII | re.IGNORECASE)
+_PART = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?= ?\d|\Z)", re.ASCII | re.IGNORECASE)
 
 
 def _seconds(text: str) -> int:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or int(found[1]) == 0:
+    """A sum, such as `1h 30m`, or one part of it."""
+    text = text.strip()
+    seconds = sum(int(number) * UNITS[unit[0].lower()] for number, unit in _PART.findall(text))
+    if seconds == 0 or _PART.sub("", text).strip():
         raise Wrong("must be a duration such as `10m`, `2 hours` or `1 day`")
-    seconds = int(found[1]) * UNITS[found[2][0].lower()]
     if seconds > SHARE_MAX_SECONDS:
         raise Wrong("must not exceed 48 hours")
     return seconds
@@ -51,7 +52,7 @@ SHARE_EMAIL = Record(
     title="ShareEmail",
     fields={
         "expires_in": Text(
-            "How long the link works: `10m`, `2 hours`, `1 day`. By default, and at most, 48 hours.", "2 hours",
+            "How long the link works: `10m`, `2 hours`, `1h 30m`, `1 day`. By default, and at most, 48 hours.", "2 hours",
             least=1, most=40, blank=False, parse=_seconds,
         )
     },

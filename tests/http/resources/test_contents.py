@@ -123,6 +123,8 @@ async def test_shared_email_runs_no_scripts(rig: ApiRig) -> None:
         {"expires_in": "48h"},
         {"expires_in": "10m"},
         {"expires_in": "1 day"},
+        {"expires_in": "1h 30m"},
+        {"expires_in": "1 Day 23hours59m"},
     ):
         shared = (await rig.request("POST", f"/emails/{email}/share", body)).json
         assert (shared["object"], shared["id"]) == ("email", email)
@@ -191,7 +193,7 @@ async def test_shared_email_says_whether_it_has_no_text_or_lost_it(rig: ApiRig) 
     assert "The content of this email has been deleted." in await shared_page(rig, file_only)
 
 
-@pytest.mark.parametrize("expires_in", ["49h", "3 days", "0m", "soon", "", "-1h", "1.5h", 5, "999999999d"])
+@pytest.mark.parametrize("expires_in", ["49h", "3 days", "1 day 25h", "1h 30", "1h, 30m", "0m", "soon", "", "-1h", "1.5h", 5, "999999999d"])
 @pytest_twisted.ensureDeferred
 async def test_share_refuses_invalid_durations(rig: ApiRig, expires_in: Any) -> None:
     email = await sent(rig)
