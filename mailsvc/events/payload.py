@@ -8,7 +8,7 @@ from typing import Any
 
 from mailsvc.clock import iso_time
 from mailsvc.store.events import event_data
-from mailsvc.store.events.event_data import Bounce, Click, EventData, Failure, Suppressed
+from mailsvc.store.events.event_data import Bounce, Click, EventData, Failure, Open, Suppressed
 from mailsvc.store.events.event_log import Fact, Mail
 
 # The types that an endpoint can subscribe to: all that client libraries know.
@@ -97,6 +97,11 @@ def _suppressed(data: Suppressed, at: datetime) -> dict[str, object]:
     return {"suppressed": found}
 
 
+def _opened(data: Open, at: datetime) -> dict[str, object]:
+    """Not in the documentation of client libraries. Convex's component ignores an open without it."""
+    return {"open": {"ipAddress": data.address, "timestamp": iso_time(at), "userAgent": data.agent}}
+
+
 def _clicked(data: Click, at: datetime) -> dict[str, object]:
     return {"click": {"ipAddress": data.address, "link": data.link, "timestamp": iso_time(at), "userAgent": data.agent}}
 
@@ -104,6 +109,7 @@ def _clicked(data: Click, at: datetime) -> dict[str, object]:
 _MORE: Mapping[str, Callable[[Any, datetime], dict[str, object]]] = {
     "email.bounced": _bounced,
     "email.suppressed": _suppressed,
+    "email.opened": _opened,
     "email.clicked": _clicked,
     "email.failed": lambda data, at: {"failed": {"reason": data.reason}},
 }
@@ -111,6 +117,7 @@ _TEST_ID = "00000000-0000-7000-8000-000000000000"
 _SAMPLES: Mapping[str, EventData] = {
     "email.bounced": Bounce("Permanent", "General", "550 5.1.1 no such user"),
     "email.suppressed": Suppressed("bounce", "It bounced before."),
+    "email.opened": Open("192.0.2.0", "Mozilla/5.0 (X11; Linux x86_64)"),
     "email.clicked": Click("https://example.com/", "192.0.2.0", "Mozilla/5.0 (X11; Linux x86_64)"),
     "email.failed": Failure("The domain is gone."),
 }

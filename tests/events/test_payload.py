@@ -92,7 +92,7 @@ def test_why_it_was_suppressed(data: dict[str, str], reason: str | None) -> None
     assert message["data"]["suppressed"].get("reason") == reason  # type: ignore[index]
 
 
-def test_a_link_that_was_followed() -> None:
+def test_an_open_and_a_link_that_was_followed() -> None:
     data = {"link": "https://example.com/a", "address": "192.0.2.0", "agent": "Mozilla/5.0", "method": "GET", "machine": "soon"}
     message = payload.render(fact("email.clicked", None, **data))
     valid("email.clicked", message)
@@ -102,6 +102,9 @@ def test_a_link_that_was_followed() -> None:
     }  # fmt: skip
     opened = payload.render(fact("email.opened", None, **data))
     valid("email.opened", opened)
+    assert opened["data"]["open"] == {  # type: ignore[index]
+        "ipAddress": "192.0.2.0", "timestamp": "2026-01-02T03:04:05.678Z", "userAgent": "Mozilla/5.0",
+    }  # fmt: skip
     assert "click" not in opened["data"]  # type: ignore[operator]
 
 

@@ -38,6 +38,7 @@ _TOLD_EMAIL = {
 }  # fmt: skip
 _ABOUT = {
     "email.bounced": {"bounce": has(message=TEXT, type=words("Permanent Transient Undetermined"), subType=TEXT, diagnosticCode=TEXTS)},
+    "email.opened": {"open": has(ipAddress=TEXT, timestamp=DATE, userAgent=TEXT)},  # as @convex-dev/resend reads it
     "email.clicked": {"click": has(ipAddress=TEXT, link=TEXT, timestamp=DATE, userAgent=TEXT)},
     "email.failed": {"failed": has(reason=TEXT)},
     "email.suppressed": {

@@ -51,6 +51,14 @@ _SUPPRESSED = View(
     },
 )
 _FAILED = View("EventFailure", {"reason": text("Why it failed.", "The sending domain was deleted.")})
+_OPEN = View(
+    "EventOpen",
+    {
+        "ipAddress": text("The IP address that opened the email. The operator can have it shortened to its network.", "192.0.2.0"),
+        "timestamp": iso("When the email was opened."),
+        "userAgent": text("The User-Agent header field of the mail program or its proxy.", "Mozilla/5.0 (X11; Linux x86_64)"),
+    },
+)
 _CLICK = View(
     "EventClick",
     {
@@ -63,6 +71,7 @@ _CLICK = View(
 _MORE: Mapping[str, Mapping[str, Value]] = {
     "email.bounced": {"bounce": one(_BOUNCE, "The bounce.")},
     "email.suppressed": {"suppressed": one(_SUPPRESSED, "The suppression.")},
+    "email.opened": {"open": one(_OPEN, "The open.")},
     "email.clicked": {"click": one(_CLICK, "The click.")},
     "email.failed": {"failed": one(_FAILED, "The failure.")},
 }
