@@ -25,6 +25,7 @@ from mailsvc.store.privacy.keyed_hash import keyed_hashes
 from mailsvc.store.sql import Columns
 
 EVERYWHERE = UUID(int=0)  # instead of an account
+LOCKS = 0x65726173  # first key of the advisory locks, ASCII "eras"; the second key is the address
 
 log = Logger()
 
@@ -35,6 +36,8 @@ _ADD = f"""
 INSERT INTO erasures (account_id, id, hash, key, address, suppress, origin, requested_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (account_id, id) DO UPDATE SET origin = excluded.origin RETURNING {COLUMNS}
 """
+# Two processes that begin to erase the same address share one erasure.
+_ALONE = "SELECT pg_advisory_xact_lock(%s, hashtext(%s))"
 _OPEN = f"""
 SELECT {COLUMNS} FROM erasures
 WHERE account_id = %s AND finished_at IS NULL AND hash = ANY (%s::bytea[]) AND suppress = %s ORDER BY id LIMIT 1
@@ -116,13 +119,25 @@ class Erasures:
     def new_id(self) -> UUID:
         return uuid7(utc(self.clock).timestamp())
 
-    async def begin(self, account: UUID | None, id_: UUID, email: str, suppress: bool, origin: str, lines: Sequence[Line] = ()) -> Erasure:
-        """Record it before anything is erased. One of the same ID that exists already is continued."""
+    async def begin(
+        self, account: UUID | None, id_: UUID, email: str, suppress: bool, origin: str, lines: Sequence[Line] = (),
+        journal: Callable[[], None] | None = None,
+    ) -> Erasure:  # fmt: skip
+        """Record it before anything is erased. One of the same ID that exists already is continued.
+
+        With `journal`, so is one of the same address that is not finished; otherwise `journal` is called before this one is recorded.
+        """
         now, account_id = utc(self.clock), account or EVERYWHERE
-        number, hash_ = next(iter(keyed_hashes(self.encryption, email).items()))
+        hashes = keyed_hashes(self.encryption, email)
+        number, hash_ = next(iter(hashes.items()))
         encrypted = self.encryption.encrypt(email.encode(), id_)
 
         async def begin(tx: Transaction) -> Erasure:
+            if journal is not None:
+                await tx.rows(_ALONE, (LOCKS, f"{account_id} {hash_.hex()}"))
+                if rows := await tx.rows(_OPEN, (account_id, list(hashes.values()), suppress)):
+                    return Erasure(**COLUMNS.read(rows[0]))
+                journal()
             [row] = await tx.rows(_ADD, (account_id, id_, hash_, number, encrypted, suppress, origin, now))
             await write(tx, lines, now.timestamp())
             return Erasure(**COLUMNS.read(row))

@@ -186,13 +186,13 @@ class Recorded:
     async def begin(self, account: UUID | None, email: str, suppress: bool, origin: str, lines: Sequence[Any] = ()) -> Any:
         """The new erasure, or the one of this address that is not finished yet."""
         erasures = self.eraser.erasures
-        open_ = await erasures.open(account, email, suppress)
-        if open_ is not None:
-            return open_
         id_ = erasures.new_id()
-        if self.journal is not None:
-            self.journal.add(Entry(id_, utc(erasures.clock).astimezone(UTC).date(), account, email, suppress))
-        return await erasures.begin(account, id_, email, suppress, origin, lines)
+
+        def record() -> None:
+            if self.journal is not None:
+                self.journal.add(Entry(id_, utc(erasures.clock).astimezone(UTC).date(), account, email, suppress))
+
+        return await erasures.begin(account, id_, email, suppress, origin, lines, record)
 
 
 async def apply(eraser: Eraser, journal: Journal, *, restored: bool) -> int:
