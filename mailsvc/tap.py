@@ -323,8 +323,8 @@ class Daemon:
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), session_log=session_log,
             inbound=InboundMail(
-                wiring.own_names(settings), bounces.find_email, bounces.take, self.postmaster(), reports.find_domain, reports.take
-            ),
+                wiring.own_names(settings), bounces.find_email, bounces.take, self.postmaster(), reports.find_domain, reports.take,
+                self.domains.has_return_path),
             per_address=ConnectionLimits(smtp.connections_per_address), per_key=ConnectionLimits(smtp.connections_per_key),
             login_failures=LoginFailures(reactor, smtp.login_failures), max_connections=smtp.connections,
             null_mx=wiring.null_mx(settings, self.resolver, reactor), trusted_networks=wiring.trusted_networks(smtp),

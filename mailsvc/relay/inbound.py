@@ -1,5 +1,6 @@
 """Mail for the service: to return paths, to addresses for reports, and to postmaster@ and abuse@ of its names (5321 §4.5.1, RFC 2142).
 
+Servers that verify a sender may also ask for postmaster@ of its domain, so that of the hosts of return paths is accepted as well.
 It needs no login and is never relayed: every other recipient is refused with `550 5.1.1`.
 """
 
@@ -20,11 +21,16 @@ from mailsvc.smtp.server.replies import TOO_MANY_RECIPIENTS
 from mailsvc.smtp.server.session import Envelope, Session, Sink
 from mailsvc.store.postgres.errors import StoreError
 
-ROLES = frozenset({"postmaster", "abuse"})
+POSTMASTER = "postmaster"
+ROLES = frozenset({POSTMASTER, "abuse"})
 PATHS_LIMIT = 10  # return paths and addresses for reports of one mail; a bounce has one
 
 # Account number and email ID of a return path; None if this installation did not make it.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
+
+
+async def _nowhere(host: str) -> bool:
+    return False
 
 
 @attrs.frozen
@@ -63,7 +69,8 @@ Forward = Callable[[PostmasterMail], Awaitable[Reply | None]]
 @attrs.frozen
 class InboundMail:
     """`returned` takes bounces and complaints, `reported` takes reports, `forward` takes the operator's mail. Without one, its recipients
-    are refused. `read_report` returns the domain's ID of an address for reports.
+    are refused. `read_report` returns the domain's ID of an address for reports. `has_return_path`: whether a domain has its return paths
+    at this host.
 
     Each stores its mail durably before it returns, or returns the reply that refuses it, or raises.
     """
@@ -74,14 +81,18 @@ class InboundMail:
     forward: Forward | None = None
     read_report: Callable[[str], UUID | None] = lambda address: None
     reported: Callable[[ReportMail], Awaitable[Reply | None]] | None = None
+    has_return_path: Callable[[str], Awaitable[bool]] = _nowhere
 
-    def refusal(self, envelope: Envelope, recipient: Path) -> Reply | None:
+    async def refusal(self, envelope: Envelope, recipient: Path) -> Reply | None:
         """The reply that refuses a further recipient of a mail. None: it is accepted."""
-        if self._is_role(recipient):
-            return None if self.forward is not None else replies.NO_MAILBOX
+        if _is_role(recipient):
+            try:
+                return None if await self._has_role(recipient) else replies.NO_MAILBOX
+            except StoreError as error:
+                return replies.of_store(error)
         if not self.takes(recipient.address):
             return replies.NO_MAILBOX
-        others = {each.path.address for each in envelope.recipients if not self._is_role(each.path)}
+        others = {each.path.address for each in envelope.recipients if not _is_role(each.path)}
         return TOO_MANY_RECIPIENTS if len(others | {recipient.address}) > PATHS_LIMIT else None
 
     def takes(self, address: str) -> bool:
@@ -93,13 +104,17 @@ class InboundMail:
     def sink(self, session: Session, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
         return Spool(hold, lambda arrived: self._accept(session, envelope, arrived), in_thread)
 
-    def _is_role(self, path: Path) -> bool:
-        return path.local.lower() in ROLES and (not path.domain or path.domain in self.names)
+    async def _has_role(self, path: Path) -> bool:
+        if self.forward is None:
+            return False
+        if not path.domain or path.domain in self.names:
+            return True
+        return path.local.lower() == POSTMASTER and await self.has_return_path(path.domain)
 
     async def _accept(self, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
         message = arrived.data[:]
         sender = envelope.sender.address
-        roles = tuple({r.path.address.lower(): r.path.address for r in envelope.recipients if self._is_role(r.path)}.values())
+        roles = tuple({r.path.address.lower(): r.path.address for r in envelope.recipients if _is_role(r.path)}.values())
         addresses = dict.fromkeys(r.path.address for r in envelope.recipients)
         returned = tuple({found: (address, *found) for address in addresses if (found := self.read(address)) is not None}.values())
         reports = tuple({domain for address in addresses if (domain := self.read_report(address)) is not None})
@@ -120,3 +135,7 @@ class InboundMail:
         except StoreError as error:
             return replies.of_store(error)
         return Reply(250, "Accepted", "2.0.0")
+
+
+def _is_role(path: Path) -> bool:
+    return path.local.lower() in ROLES

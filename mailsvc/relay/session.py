@@ -180,10 +180,10 @@ class RelaySession:
     async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
         path, inbound = recipient.path, self._relay.inbound
         if self._login is None:
-            return inbound.refusal(envelope, path) or replies.RECIPIENT_OK
+            return await inbound.refusal(envelope, path) or replies.RECIPIENT_OK
         # A customer's server that sends everything through the relay also bounces mail that this service delivered to it.
         bounce = not envelope.sender.address and (self._bounce or not envelope.recipients) and inbound.takes(path.address)
-        refusal = inbound.refusal(envelope, path) if bounce else await self._refusal(path)
+        refusal = await inbound.refusal(envelope, path) if bounce else await self._refusal(path)
         self._bounce = bounce if refusal is None else self._bounce
         return refusal or replies.RECIPIENT_OK
 

@@ -197,6 +197,8 @@ async def test_limits_include_deleted_domains(rig: Rig) -> None:
         await rig.add("d.example")
     await rig.domains.delete(rig.account.id, three.id)
     await rig.add("d.example")
+    hosts = ("send.d.example", "d.example", "other.d.example", "")
+    assert [await rig.domains.has_return_path(host) for host in hosts] == [True, False, False, False]
     await rig.domains.delete(rig.account.id, (await rig.maintenance.domains.all_named("d.example"))[0].id)
     with pytest.raises(LimitReached, match="at most 4 domains per hour") as refused:
         await rig.add("e.example")

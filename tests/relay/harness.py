@@ -144,6 +144,11 @@ class RelayRig:
         async def forward(mail: PostmasterMail) -> None:
             self.forwarded.append(mail)
 
+        async def has_return_path(host: str) -> bool:
+            if self.failure is not None:
+                raise self.failure
+            return host == "send.example.com"
+
         self.relay = Relay(
             user="mailsvc",
             keys=self.keys,
@@ -153,7 +158,11 @@ class RelayRig:
             submissions=Submissions(self.intake, "mx.test", in_thread, self.clock.seconds),
             session_log=SessionLog(self.sessions, self.clock),
             inbound=InboundMail(
-                ("mx.test",), lambda address: return_path.read(address, SECRET), take if late else None, forward if late else None
+                ("mx.test",),
+                lambda address: return_path.read(address, SECRET),
+                take if late else None,
+                forward if late else None,
+                has_return_path=has_return_path,
             ),
             per_address=ConnectionLimits(3),
             per_key=ConnectionLimits(2),

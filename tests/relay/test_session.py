@@ -291,7 +291,8 @@ def test_a_bounce_that_a_customers_server_sends_with_its_login_is_taken() -> Non
 
 
 @pytest.mark.parametrize(
-    "recipient", [PATH.replace("b-a", "b-b", 1), "a@example.net", "b-@send.example.com", "postmaster@example.net", "root"]
+    "recipient",
+    [PATH.replace("b-a", "b-b", 1), "a@example.net", "b-@send.example.com", "postmaster@example.net", "abuse@send.example.com", "root"],
 )
 def test_other_recipients_are_refused(recipient: str) -> None:
     rig = RelayRig()
@@ -308,7 +309,7 @@ def test_without_consumers_inbound_mail_is_refused() -> None:
     assert client.command("RCPT TO:<postmaster>").startswith("550 5.1.1")
 
 
-@pytest.mark.parametrize("recipient", ["postmaster", "Postmaster@mx.test", "ABUSE@MX.test"])
+@pytest.mark.parametrize("recipient", ["postmaster", "Postmaster@mx.test", "ABUSE@MX.test", "Postmaster@Send.example.com"])
 def test_postmaster_mail_is_forwarded(recipient: str) -> None:
     rig = RelayRig()
     client = rig.connect("25")
@@ -374,6 +375,9 @@ def test_nothing_is_forwarded_while_the_mail_has_to_be_sent_again() -> None:
     client.command("EHLO mx.other.example")
     rig.failure = Unavailable("away")
     assert [client.mail(b"x\r\n", "postmaster", PATH)[:9] for _ in range(2)] == ["451 4.3.0"] * 2 and not rig.forwarded
+    client.command("RSET", "MAIL FROM:<>")
+    assert client.command("RCPT TO:<postmaster@send.example.com>").startswith("451 4.3.0"), "whose host it is cannot be looked up"
+    client.command("RSET")
     rig.failure = None
     assert client.mail(b"x\r\n", "postmaster", PATH).startswith("250") and len(rig.forwarded) == 1
 

@@ -141,6 +141,11 @@ class Domains:
         """All domains with this name, the verified one first."""
         return [self.of(row) for row in await self._pool.rows(domains_sql.BY_NAME, (name,))]
 
+    async def has_return_path(self, host: str) -> bool:
+        """Whether a domain, regardless of account, has its return paths at this host. Not cached."""
+        label, _, name = host.partition(".")
+        return any(domain.return_path == label for domain in await self.all_named(name))
+
     async def check_limits(self, account_id: UUID, limits: DomainLimits) -> None:
         """Raises LimitReached if the account cannot add a domain now."""
         now = self.now()
