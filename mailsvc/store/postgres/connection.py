@@ -87,6 +87,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         self._limits = limits
         self._prepared: set[str] = set()  # names of statements prepared on this connection
         self._used = 0.0  # when the last statement ended
+        self.silent = False  # it was closed because a statement got no answer
         self._exchange: tuple[Exchange, Deferred[Outcome]] | None = None  # which the driver is not aware of
         self._descriptor = -1  # the duplicate of libpq's socket
         self._connected = False
@@ -218,7 +219,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         cursor = self.cursor()
-        timer = self.reactor.callLater(self._limits.statement + GRACE, self.abandon)
+        timer = self.reactor.callLater(self._limits.statement + GRACE, self._give_up)
         try:
             await cursor.execute(sql, params or None)
             rows = cursor.fetchall() if cursor.description is not None else []
@@ -249,7 +250,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         seconds = self._limits.statement + GRACE
-        timer = self.reactor.callLater(seconds, self.abandon)
+        timer = self.reactor.callLater(seconds, self._give_up)
 
         def in_time(rest: Iterator[Params]) -> Iterator[Sequence[object]]:
             for each in rest:
@@ -305,6 +306,13 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         poll = select.poll()  # unlike select(), without a limit on descriptor numbers
         poll.register(self, select.POLLIN)
         return bool(poll.poll(0))
+
+    def _give_up(self) -> None:
+        self.silent = True
+        self.abandon()
+
+    def idle_for(self, seconds: float) -> bool:
+        return bool(self.reactor.seconds() - self._used >= seconds)
 
     def abandon(self) -> None:
         """Close at once. Any statement in progress fails."""

@@ -20,7 +20,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import Connection, Limits, Params, Result, Row
+from mailsvc.store.postgres.connection import GRACE, Connection, Limits, Params, Result, Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import OutOfResources, StatementFailed, StoreError, Unavailable
 from mailsvc.store.postgres.prepared import Prepared
@@ -322,7 +322,14 @@ class Pool:
             self._serve()
         else:
             connection.abandon()
+            if connection.silent:
+                self._abandon_idle()
         self._check_drained()
+
+    def _abandon_idle(self) -> None:
+        """A statement got no answer in time, so the server may hang while another one has taken over. Those used since then stay."""
+        for idle in [each for each in self._idle if each.idle_for(self.limits.statement + GRACE)]:
+            idle.abandon()
 
     def _check_drained(self) -> None:
         if not self._open and not self._waiting and not self.busy:

@@ -22,7 +22,7 @@ from mailsvc.store.postgres import connection as link
 from mailsvc.store.postgres import pool as pool_module
 from mailsvc.store.postgres import targets
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import Connection
+from mailsvc.store.postgres.connection import Connection, Limits
 from mailsvc.store.postgres.errors import OutOfResources, StoreError, Unavailable
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.notifications import Notifications
@@ -70,6 +70,7 @@ class Wire:
         self._server = f"{given.pop('host')}/.s.PGSQL.{given.pop('port', 5432)}"
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._ends: list[socket.socket] = []
+        self._frozen: set[socket.socket] = set()
         self.dsn = make_dsn(**given, host="127.0.0.1", port=self._listening.getsockname()[1], sslmode="disable")
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -93,10 +94,15 @@ class Wire:
                 for one, other in ((client, server), (server, client)):
                     threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
 
+    def freeze(self) -> None:
+        """Both ends of each connection wait for the other one from now on. New connections work."""
+        self._frozen.update(self._ends)
+
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError), one:
             while data := one.recv(65536):
-                other.sendall(data)
+                if one not in self._frozen:
+                    other.sendall(data)
             other.shutdown(socket.SHUT_RDWR)
 
 
@@ -107,6 +113,23 @@ def wire(database: str) -> Iterator[Wire]:
     wire = Wire(database)
     yield wire
     wire.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_statement_without_an_answer_is_enough_to_leave_a_server_that_hangs(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (link, pool_module):
+        monkeypatch.setattr(module, "GRACE", 0.1)
+    pool = Pool(wire.dsn, reactor(), size=3, limits=Limits(statement=0.1))
+    await pool.start()
+    await until(lambda: pool.connections == 3)
+    wire.freeze()
+    before = set(pool._connections)
+    await until(lambda: all(each.idle_for(0.2) for each in before))
+    with pytest.raises(Unavailable):
+        await pool.rows("SELECT 1")
+    assert not before & pool._connections
+    assert await pool.rows("SELECT 1") == [(1,)]
+    await pool.stop()
 
 
 @pytest.mark.parametrize("prepared", [False, True])
