@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -30,6 +30,7 @@ _FORM = "The email address needs to follow the `email@example.com` or `Name <ema
 _TAG = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _TAG_SAYS = "must have 1 to 256 ASCII letters, digits, underscores or dashes"
 _SPACE = b" \t\r\n\f\v"
+_REPLACED = frozenset(("message-id", "date", "return-path"))  # we write our own; Laravel, Symfony Mailer and django-anymail pass them on
 _CALENDAR = "BEGIN:VCALENDAR"  # never base64, because of the colon
 
 
@@ -181,7 +182,10 @@ EMAIL = Record(
         "subject": Text("The subject.", "Your order has shipped", required=True),
         "html": Text("The HTML version. At least one of `html` and `text` is required.", "<p>It is on its way.</p>"),
         "text": Text('The plain text version. By default it is made from `html`; `""` leaves it out.', "It is on its way.", blank=False),
-        "headers": TextMap("Additional header fields of the message. Values are strings or numbers.", {"X-Entity-Ref-ID": "order-1234"}),
+        "headers": TextMap(
+            "Additional header fields of the message. Values are strings or numbers. `Message-ID`, `Date` and `Return-Path` are ignored.",
+            {"X-Entity-Ref-ID": "order-1234"},
+        ),
         "attachments": Records("Files to attach or to embed.", item=ATTACHMENT),
         "tags": Records("Names and values that events repeat, so that you can group emails.", item=TAG, most=75),
         "scheduled_at": Schedule("When to send: ISO 8601, or English such as `in 1 hour` or `tomorrow at 9am`. By default now."),
@@ -218,7 +222,7 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
         reply_to=given["reply_to"] or (),
         subject=given["subject"],
         content=Content(given["html"], given["text"], given["attachments"] or ()),
-        headers={name: _unfolded(value) for name, value in (given["headers"] or {}).items()},
+        headers=_headers(given["headers"] or {}),
         tags=given["tags"] or (),
         scheduled_at=given["scheduled_at"],
         source="api",
@@ -226,6 +230,10 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
         client=client,
         trace=trace,
     )
+
+
+def _headers(given: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: _unfolded(value) for name, value in given.items() if name.lower() not in _REPLACED}
 
 
 def _unfolded(value: str) -> str:

@@ -88,6 +88,12 @@ def test_header_fields_can_be_a_list_of_names_and_values() -> None:
     assert read(headers=[{"name": "X-A", "value": "1"}, {"name": "X-B", "value": 2}]).headers == {"X-A": "1", "X-B": "2"}
 
 
+def test_header_fields_that_the_service_writes_are_left_out() -> None:
+    """Mail libraries pass them on."""
+    given = {"Message-ID": "<a@b.example>", "date": "Mon, 1 Jan 2024 00:00:00 +0000", "Return-Path": "<a@b.example>\r\nBcc: c@d.example"}
+    assert read(headers={**given, "In-Reply-To": "<a@b.example>"}).headers == {"In-Reply-To": "<a@b.example>"}
+
+
 def test_header_fields_can_be_folded() -> None:
     folded = {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?=\r\n =?utf-8?Q?aus?=\r\n\tBern", "X-Bad": "a\r\nBcc: b@example.net"}
     assert read(headers=folded).headers == {"X-Note": "=?utf-8?Q?Gr=C3=BC=C3=9Fe?= =?utf-8?Q?aus?=\tBern", "X-Bad": folded["X-Bad"]}
