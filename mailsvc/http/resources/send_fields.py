@@ -222,7 +222,7 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
         reply_to=given["reply_to"] or (),
         subject=given["subject"],
         content=Content(given["html"], given["text"], given["attachments"] or ()),
-        headers=_headers(given["headers"] or {}),
+        headers=_headers(given["headers"] or {}, given["from"]),
         tags=given["tags"] or (),
         scheduled_at=given["scheduled_at"],
         source="api",
@@ -232,8 +232,17 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
     )
 
 
-def _headers(given: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: _unfolded(value) for name, value in given.items() if name.lower() not in _REPLACED}
+def _headers(given: Mapping[str, str], sender: Mailbox) -> Mapping[str, str]:
+    headers = {name: _unfolded(value) for name, value in given.items() if name.lower() not in _REPLACED}
+    return {name: value for name, value in headers.items() if name.lower() != "sender" or not _names(value, sender)}
+
+
+def _names(value: str, sender: Mailbox) -> bool:
+    """Whether a Sender header only repeats `from` (5322 §3.6.2), as that of Symfony Mailer does if an application sets a sender."""
+    try:
+        return parse_mailbox(value).address.lower() == sender.address.lower()
+    except AddressError:
+        return False
 
 
 def _unfolded(value: str) -> str:

@@ -92,6 +92,8 @@ def test_header_fields_that_the_service_writes_are_left_out() -> None:
     """Mail libraries pass them on."""
     given = {"Message-ID": "<a@b.example>", "date": "Mon, 1 Jan 2024 00:00:00 +0000", "Return-Path": "<a@b.example>\r\nBcc: c@d.example"}
     assert read(headers={**given, "In-Reply-To": "<a@b.example>"}).headers == {"In-Reply-To": "<a@b.example>"}
+    for sender, left in (("Ada <ADA@example.com>", False), ("eve@example.com", True), ("nobody", True)):
+        assert ("Sender" in read(**{"from": "ada@example.com"}, headers={"Sender": sender}).headers) is left
 
 
 def test_header_fields_can_be_folded() -> None:
