@@ -12,13 +12,14 @@ from typing import Any, Generic, TypeVar
 import attrs
 from twisted.internet.defer import Deferred, fail
 
-from mailsvc.store.postgres.errors import OutOfResources, Unavailable
+from mailsvc.store.postgres.errors import OutOfResources, Transient, Unavailable
 from mailsvc.store.postgres.idle import Idle
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LONGER = 3.0  # times
+PATIENCE = 10.0  # seconds
 PER_LATE = 3.0  # seconds more for each second that the reactor is late
 
 
@@ -50,7 +51,8 @@ class SharedCommits(Generic[Item, Result]):
     write starts in the next turn of the reactor, unless one is running or the previous one had several items.
 
     - If a write of several items fails, each is written again separately, so that a bad item fails alone. But if it is unknown whether
-      the commit succeeded, or the database is down or full, all items fail.
+      the commit succeeded, or the database is down or full, all items fail. So do those that are left after PATIENCE seconds if the write
+      failed because of a lock or its time limit: it may be the same for each, and their callers wait.
     - An item heavier than `max_weight` is written alone.
     - At most `queue` items with a total weight of `queue_weight` wait; further ones fail with `Unavailable`.
     - Cancelling a caller does not affect the others; its item is written nevertheless.
@@ -165,8 +167,12 @@ class SharedCommits(Generic[Item, Result]):
                 for pending in batch:
                     pending.fail(error)
             else:
+                until = self.clock.seconds() + PATIENCE
                 for pending in batch:
-                    await self._write([pending])
+                    if isinstance(error, Transient) and self.clock.seconds() > until:
+                        pending.fail(error)
+                    else:
+                        await self._write([pending])
         else:
             for pending, result in zip(batch, results, strict=True):
                 pending.succeed(result)

@@ -14,8 +14,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from mailsvc.store.postgres.errors import DataRejected, Unavailable
-from mailsvc.store.postgres.shared_commits import SharedCommits
+from mailsvc.store.postgres.errors import Contention, DataRejected, StoreError, Unavailable
+from mailsvc.store.postgres.shared_commits import PATIENCE, SharedCommits
 
 
 @attrs.define(eq=False)
@@ -229,6 +229,18 @@ def test_retrying_items_separately_ends_when_the_database_is_lost() -> None:
     while table.under_way:
         table.end(Unavailable("lost", True))
     assert results(waiting) == [10, Unavailable, Unavailable]
+
+
+@pytest.mark.parametrize("error", [Contention("55P03", "a lock"), DataRejected("22021")])
+def test_items_do_not_wait_for_a_lock_one_after_the_other(error: StoreError) -> None:
+    table = Table()
+    waiting = submit(table.batch(max_items=4), 1, 2, 3, 4)
+    table.end(error)
+    for _ in range(2):
+        table.clock.advance(PATIENCE)
+        table.end(Contention("55P03", "a lock"))
+    assert len(table.under_way) == isinstance(error, DataRejected)  # a bad item is still found, however long it takes
+    assert results(waiting)[2:] == ([None, None] if table.under_way else [Contention, Contention])
 
 
 def test_cancelling_a_caller_does_not_affect_the_others() -> None:
