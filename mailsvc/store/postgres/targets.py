@@ -62,7 +62,7 @@ async def targets(reactor: Any, dsn: str) -> list[Target]:
     unknown: list[str] = []
     for number in range(count):
         host, address = _nth(hosts, number), _nth(addresses, number)
-        port = _nth(ports, number if len(ports) > 1 else 0) or _PORT
+        port = _nth(ports, number if len(ports) > 1 else 0)  # without one, libpq takes it from the service file or PGPORT
         try:
             known = [address] if address or not _is_name(host) else await _look_up(reactor, host, seconds)
         except Unavailable as error:
@@ -92,7 +92,7 @@ def bounded(dsn: str) -> str:
 
 def _target(dsn: str, given: Mapping[str, str], host: str, address: str, port: str, seconds: float) -> Target:
     address_arguments = {key: value for key, value in (("host", host), ("hostaddr", address), ("port", port)) if value}
-    return Target(dsn, f"{address or host or 'local'} port {port}", {**given, **address_arguments}, seconds)
+    return Target(dsn, f"{address or host or 'local'} port {port or _PORT}", {**given, **address_arguments}, seconds)
 
 
 def _listed(value: str) -> Sequence[str]:

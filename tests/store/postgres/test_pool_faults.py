@@ -338,6 +338,12 @@ async def test_each_host_is_a_target(dsn: str, expected: list[str]) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_port_can_be_that_of_a_service_file() -> None:
+    [target] = await targets.targets(reactor(), "service=mail")
+    assert target.given == {"service": "mail"}
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_error_names_the_problem_of_each_host(silent: int) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
