@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import re
 
+import pytest
 import pytest_twisted
 
+from mailsvc.dashboard.account import access_review
+from mailsvc.store.people.audit import by_operator, write
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import DashboardRig
 
@@ -44,6 +47,20 @@ async def test_the_review_shows_what_is_unused_and_who_decided(pool: Pool) -> No
     ]
     assert (rows[4]["name"][:4], rows[4]["unused"], rows[4]["decision"], rows[4]["decided by"]) == ("gone", "no", "revoked", ANN)
     assert [action for action, _ in await rig.audit(account_id)][-3:] == ["access kept", "key revoked", "access review exported"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_page_is_short_however_many_keys_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_review, "ENDED", 2)
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    at = rig.clock.seconds()
+    lines = [by_operator(account_id, "key revoked", f"key {number}") for number in range(4)]
+    await pool.transact(lambda tx: write(tx, lines, at))
+    ann = await rig.inside(ANN)
+    assert re.findall(r"<strong>(key \d)", (await ann.get(ACCESS)).text) == ["key 2", "key 3"]
+    assert (await ann.get(f"{ACCESS}/review.csv")).text.count("revoked") == 4
 
 
 @pytest_twisted.ensureDeferred

@@ -13,6 +13,7 @@ from mailsvc.store.people.roles import NAMES
 from mailsvc.store.postgres.pool import Pool
 
 ACCESS = f"{HOME}/settings/access"
+ENDED = 200  # removed members and revoked keys on the page
 
 
 @attrs.define(eq=False)
@@ -23,12 +24,16 @@ class AccessReviewPages:
 
     @page(app, ACCESS, access="administer")
     async def show(self, request: PageRequest) -> bytes:
-        return request.render("settings/access.html", found=await self._found(request), roles=NAMES, done=request.query("done") == "kept")
+        return request.render(
+            "settings/access.html", found=await self._found(request, ENDED), roles=NAMES, done=request.query("done") == "kept", most=ENDED
+        )
 
     @page(app, f"{ACCESS}/keep", "POST", access="administer")
     async def keep(self, request: PageRequest) -> bytes:
         """Record that a member or a key keeps its access."""
-        one = next((each for each in await self._found(request) if each.id is not None and each.subject == request.field("subject")), None)
+        one = next(
+            (each for each in await self._found(request, 0) if each.id is not None and each.subject == request.field("subject")), None
+        )
         if one is None:
             raise not_found("member or key")
         await request.write_audit_entry(KEPT, one.subject)
@@ -41,5 +46,5 @@ class AccessReviewPages:
         request.set_header("Content-Disposition", 'attachment; filename="access-review.csv"')
         return request.send(body, "text/csv; charset=utf-8")
 
-    async def _found(self, request: PageRequest) -> list[Access]:
-        return await review(self.pool, request.account_id, self.context.now())
+    async def _found(self, request: PageRequest, ended: int | None = None) -> list[Access]:
+        return await review(self.pool, request.account_id, self.context.now(), ended)

@@ -30,9 +30,14 @@ SELECT 'key', k.id, k.name, k.permission, k.created_at, k.last_used_at, NULL, k.
 FROM api_keys k WHERE k.account_id = %(account)s AND k.revoked_at IS NULL
 ORDER BY 1 DESC, 5, 2
 """
-DECISIONS = """
-SELECT action, coalesce(subject, %s), coalesce(actor, %s), at FROM audit_entries
-WHERE account_id = %s AND action = ANY (%s) AND at > %s ORDER BY id
+# Keys can be created and revoked by programs, so that as many can have ended as an audit log has lines. `ended`: None for all.
+_DECIDED = """
+SELECT id, action, coalesce(subject, %(erased)s) AS subject, coalesce(actor, %(erased)s) AS actor, at FROM audit_entries
+WHERE account_id = %(account)s AND at > %(since)s AND action"""
+DECISIONS = f"""
+SELECT action, subject, actor, at FROM (
+    ({_DECIDED} = %(kept)s) UNION ALL ({_DECIDED} = ANY (%(actions)s) ORDER BY id DESC LIMIT %(ended)s)
+) x ORDER BY id
 """
 
 
@@ -88,10 +93,10 @@ def _time(at: datetime | None) -> str:
     return "" if at is None else at.isoformat(timespec="seconds")
 
 
-async def review(pool: Pool, account_id: UUID, now: datetime) -> list[Access]:
-    """Members, then keys, and after them what ended, with the latest decision about each within a year."""
-    actions = [KEPT, *ENDED]
-    given = (ERASED, ERASED, account_id, actions, now - timedelta(days=365))
+async def review(pool: Pool, account_id: UUID, now: datetime, most: int | None = None) -> list[Access]:
+    """Members, then keys, and after them what ended, with the latest decision about each within a year. `most`: of those that ended."""
+    since = now - timedelta(days=365)
+    given = {"erased": ERASED, "account": account_id, "kept": KEPT, "actions": [*ENDED], "since": since, "ended": most}
     kept: dict[str, Decision] = {}
     ended: list[Access] = []
     for action, subject, actor, at in await pool.rows(DECISIONS, given):
