@@ -144,9 +144,11 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
             session = _session(limits)
             await self.execute(_SET, ([*session], [*session.values()]))
             [(self.server, *verified)] = (await self.execute(_VERIFICATION)).rows
-        version, commit, standby, read_only = verified
+        version, commit, standby, read_only, encoding = verified
         if version < OLDEST_SERVER:
             raise StatementFailed("0A000", f"Postgres 15 or newer is required; this server is version {version // 10000}.")
+        if encoding != "UTF8":
+            raise StatementFailed("0A000", f"The encoding of the database is {encoding}; create one with UTF8.")
         if commit not in ("on", "remote_apply"):
             raise StatementFailed("F0000", f"synchronous_commit is {commit!r} for this session; it must be 'on'.")
         if standby:
@@ -359,7 +361,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
 
 _VERIFICATION = """
 SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery(),
-       current_setting('transaction_read_only')
+       current_setting('transaction_read_only'), current_setting('server_encoding')
 """
 
 _SET = "SELECT set_config(name, setting, false) FROM unnest(%s::text[], %s::text[]) AS given (name, setting)"

@@ -186,7 +186,7 @@ def _connect(dsn: str) -> Any:
             }
 
     arguments = parse_dsn(bounded(dsn))
-    arguments |= {"application_name": "mailsvc migrate"}
+    arguments |= {"application_name": "mailsvc migrate", "client_encoding": "UTF8"}
     database = arguments.pop("dbname", "")
     uri = DatabaseURI("postgresql", None, None, None, None, database, arguments)
     backend = Backend(uri, default_migration_table)

@@ -77,7 +77,9 @@ def test_a_lock_timeout_names_the_file(empty: str, tmp_path: Path, monkeypatch: 
 def test_limits_of_the_role_do_not_apply(empty: str, tmp_path: Path) -> None:
     names = ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
     (tmp_path / "0001_first.sql").write_text(f"CREATE TABLE seen AS SELECT {', '.join(f'current_setting({n!r}) AS {n}' for n in names)};\n")
-    migrate(make_dsn(empty, options=" ".join(f"-c {name}=60000" for name in names)), str(tmp_path))
+    (tmp_path / "0002_comment.sql").write_text("COMMENT ON TABLE seen IS '…';\n")
+    options = " ".join(f"-c {name}=60000" for name in names)
+    migrate(make_dsn(empty, options=options, client_encoding="LATIN1"), str(tmp_path))
     assert query(empty, "SELECT * FROM seen") == [("0", "0", "0")]
 
 

@@ -79,6 +79,13 @@ async def test_no_default_makes_sessions_less_durable_or_changes_what_statements
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_database_must_have_unicode(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_VERIFICATION", link._VERIFICATION.replace("current_setting('server_encoding')", "'LATIN1'"))
+    with pytest.raises(StatementFailed, match="UTF8"):
+        await Pool(database, reactor(), 1).start()
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_pooler_that_drops_the_options_changes_no_session(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     complete = link._arguments
     monkeypatch.setattr(link, "_arguments", lambda *given: {name: value for name, value in complete(*given).items() if name != "options"})
