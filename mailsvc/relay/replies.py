@@ -55,7 +55,7 @@ def of_admission(admission: Admission) -> Reply:
         case Admitted((result, *_)):
             if isinstance(result, Refusal):
                 return of_refusal(result)
-            return Reply(250, f"Queued as {result}", "2.0.0")
+            return Reply(250, f"Ok: queued as {result}", "2.0.0")
         case Rejected(refusals):
             return of_refusal(refusals[0])
         case Busy():

@@ -67,5 +67,5 @@ def connect(daemon: Daemon, number: str = "587", *, login: bool = True) -> smtpl
 
 
 def email_id(reply: bytes) -> str:
-    """Out of `2.0.0 Queued as <id>`."""
+    """Out of `2.0.0 Ok: queued as <id>`."""
     return reply.decode().rpartition(" ")[2]

@@ -26,7 +26,7 @@ EMAIL = UUID(int=7)
 
 def test_both_permissions_can_log_in() -> None:
     for token in (TOKEN, OTHER):
-        assert RelayRig().logged_in(token).mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Queued as ")
+        assert RelayRig().logged_in(token).mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Ok: queued as ")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_each_refusal_of_intake_has_a_reply(answer: object, reply: str) -> None:
     rig.intake.answer = answer
     assert client.mail(ME + b"\r\nx\r\n").startswith(reply)
     rig.intake.answer = None
-    assert client.mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Queued as ")
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Ok: queued as ")
     assert rig.budget.used == 0
 
 
@@ -286,7 +286,7 @@ def test_a_bounce_that_a_customers_server_sends_with_its_login_is_taken() -> Non
     assert client.mail(bounce, PATH, sender="") == "250 2.0.0 Accepted"
     assert [mail.message for mail in rig.returned] == [bounce] and not rig.intake.emails
     for recipients, sender in (((PATH, "a@example.net"), ""), (("a@example.net", PATH), ""), ((PATH,), "me@example.com")):
-        assert client.mail(ME + b"\r\nx\r\n", *recipients, sender=sender).startswith("250 2.0.0 Queued")
+        assert client.mail(ME + b"\r\nx\r\n", *recipients, sender=sender).startswith("250 2.0.0 Ok: queued")
     assert len(rig.returned) == 1
 
 
@@ -398,7 +398,7 @@ def test_customers_can_use_port_25() -> None:
     client.command("STARTTLS")
     client.command("EHLO me")
     assert client.login(TOKEN).startswith("235")
-    assert client.mail(ME + b"\r\nx\r\n", "a@example.net").startswith("250 2.0.0 Queued as ")
+    assert client.mail(ME + b"\r\nx\r\n", "a@example.net").startswith("250 2.0.0 Ok: queued as ")
 
 
 def test_a_shutdown_lets_bodies_finish() -> None:
@@ -406,7 +406,7 @@ def test_a_shutdown_lets_bodies_finish() -> None:
     client = rig.logged_in()
     client.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
     stopped = Deferred.fromCoroutine(client.client.factory.stop())
-    assert client.send(ME + b"\r\nx\r\n.\r\n").split("\r\n")[0].startswith("250 2.0.0 Queued as ")
+    assert client.send(ME + b"\r\nx\r\n.\r\n").split("\r\n")[0].startswith("250 2.0.0 Ok: queued as ")
     assert client.command("NOOP").startswith("421")
     client.disconnect()
     assert stopped.called and rig.intake.emails

@@ -141,7 +141,7 @@ class _Sink:
         if self.envelope.sender.local == "down":
             return Reply(451, "The database is not available", "4.3.0")
         self.recorder.mails.append(Mail(self.envelope, b"".join(self.pieces)))
-        return Reply(250, f"Queued as {len(self.recorder.mails)}", "2.0.0")
+        return Reply(250, f"Ok: queued as {len(self.recorder.mails)}", "2.0.0")
 
     def discard(self) -> None:
         self.done += 1

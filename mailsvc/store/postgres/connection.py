@@ -365,6 +365,10 @@ SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_set
 """
 
 _SET = "SELECT set_config(name, setting, false) FROM unnest(%s::text[], %s::text[]) AS given (name, setting)"
+SHARED = (
+    "The connection pooler shares connections between transactions, which breaks LISTEN, prepared statements and locks. Let database.url "
+    "name Postgres itself, or set pool_mode = session in PgBouncer."
+)
 _REFUSED = (
     'A connection pooler refuses the parameter "options". Let database.url name Postgres itself, or set '
     "ignore_startup_parameters = options and pool_mode = session in PgBouncer."

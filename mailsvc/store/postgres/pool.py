@@ -20,7 +20,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import GRACE, Connection, Limits, Params, Result, Row
+from mailsvc.store.postgres.connection import GRACE, SHARED, Connection, Limits, Params, Result, Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import OutOfResources, StatementFailed, StoreError, Unavailable
 from mailsvc.store.postgres.prepared import Prepared
@@ -34,11 +34,6 @@ PAUSE_CHECK = 0.02  # seconds between two looks whether all work has ended
 SHUTDOWN_TIMEOUT = 1.0  # seconds that callers wait for a connection during a shutdown, if there is none
 # Rolled back. It takes 32 new pages, so it fails on a full disk, where an update within an existing page would still succeed.
 PROBE_STATEMENT = "CREATE TABLE mailsvc_write_probe AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 128)"
-
-SHARED = (
-    "The connection pooler shares connections between transactions, which breaks LISTEN, prepared statements and locks. Let database.url "
-    "name Postgres itself, or set pool_mode = session in PgBouncer."
-)
 
 
 class _Undo(Exception):

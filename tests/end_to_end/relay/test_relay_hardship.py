@@ -212,7 +212,7 @@ def test_a_shutdown_lets_mail_finish(daemon: Daemon) -> None:
                 time.sleep(0.05)  # until the port is closed
         client.send(b"x\r\n.\r\n")
         code, reply = client.getreply()
-        assert code == 250 and reply.startswith(b"2.0.0 Queued as ")
+        assert code == 250 and reply.startswith(b"2.0.0 Ok: queued as ")
         assert client.getreply() == (421, b"4.3.2 Server is shutting down")
     assert process.wait(60) == 0
     daemon.process = None

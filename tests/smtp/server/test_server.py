@@ -745,7 +745,7 @@ def test_the_transcript_has_no_messages_and_no_secrets() -> None:
     transcript = str(client.protocol.session.transcript)
     assert "C: AUTH PLAIN\nS: 235 2.7.0 Authenticated\n" in transcript
     assert "C: RCPT TO:<c@d.example>\nS: 250 2.1.5 Recipient OK\n" in transcript
-    assert "C: (message of 14 bytes)\nS: 250 2.0.0 Queued as 1\n" in transcript
+    assert "C: (message of 14 bytes)\nS: 250 2.0.0 Ok: queued as 1\n" in transcript
     assert transcript.endswith("C: QUIT\nS: 221 2.0.0 Bye")
     for secret in ("AG1haWxz", "s3cret", "Secret words", "abc"):
         assert secret not in transcript
