@@ -90,7 +90,7 @@ class ErasureService:
 
     async def _expire(self, now: datetime) -> None:
         journal = self.erasing.journal
-        if journal is not None and (gone := journal.expire(now)):
+        if journal is not None and (gone := await self.erasing.eraser.in_thread(partial(journal.expire, now))):
             log.info("{count} entries of the erasure journal expired.", count=gone)
 
     async def _sweep(self, now: datetime) -> None:

@@ -121,7 +121,7 @@ class Erasures:
 
     async def begin(
         self, account: UUID | None, id_: UUID, email: str, suppress: bool, origin: str, lines: Sequence[Line] = (),
-        journal: Callable[[], None] | None = None,
+        journal: Callable[[], Awaitable[None]] | None = None,
     ) -> Erasure:  # fmt: skip
         """Record it before anything is erased. One of the same ID that exists already is continued.
 
@@ -137,7 +137,7 @@ class Erasures:
                 await tx.rows(_ALONE, (LOCKS, f"{account_id} {hash_.hex()}"))
                 if rows := await tx.rows(_OPEN, (account_id, list(hashes.values()), suppress)):
                     return Erasure(**COLUMNS.read(rows[0]))
-                journal()
+                await journal()
             [row] = await tx.rows(_ADD, (account_id, id_, hash_, number, encrypted, suppress, origin, now))
             await write(tx, lines, now.timestamp())
             return Erasure(**COLUMNS.read(row))

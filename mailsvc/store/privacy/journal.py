@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,6 +30,7 @@ from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.finding import Turn
 
 LONGEST = 4096  # bytes of a line at most
+_LOOK = 0.02  # seconds between two tries to lock the file
 
 log = Logger()
 
@@ -49,11 +52,15 @@ class Entry:
 
 @attrs.frozen
 class Journal:
-    """`days`: how long backups are kept."""
+    """`days`: how long backups are kept. `patience`: seconds to wait while another process has locked the file.
+
+    The daemon calls it in threads only, because a process that was stopped keeps the lock.
+    """
 
     file: Path
     encryption: Encryption
     days: int
+    patience: float = 10.0
 
     def add(self, entry: Entry) -> None:
         """Write an entry. Afterwards it survives a power failure. Raises JournalError, for example if the disk is full."""
@@ -74,7 +81,8 @@ class Journal:
     def entries(self) -> Sequence[Entry]:
         """All entries, oldest first. Creates the file. Raises JournalError if it cannot be used, or if one cannot be read."""
         with self._opened() as fd:
-            return [self._entry(line, number) for number, line in enumerate(_lines(fd), 1)]
+            lines = _lines(fd)
+        return [self._entry(line, number) for number, line in enumerate(lines, 1)]
 
     def keys(self) -> Mapping[int, int]:
         """How many entries each encryption key has encrypted, by its number."""
@@ -110,12 +118,25 @@ class Journal:
                     "come back from a backup."
                 ) from None
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                self._lock(fd)
                 if os.path.samestat(os.fstat(fd), self.file.stat()):  # otherwise it was replaced meanwhile
                     yield fd
                     return
             finally:
                 os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        until = time.monotonic() + self.patience
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise JournalError(
+                        f"The erasure journal {self.file} is locked by another process, which may have been stopped. `lslocks` names it."
+                    ) from None
+            time.sleep(_LOOK)
 
     def _replace(self, content: bytes) -> None:
         """Atomically: a crash leaves the old file or the new one."""
@@ -188,16 +209,17 @@ class Recorded:
         erasures = self.eraser.erasures
         id_ = erasures.new_id()
 
-        def record() -> None:
+        async def record() -> None:
             if self.journal is not None:
-                self.journal.add(Entry(id_, utc(erasures.clock).astimezone(UTC).date(), account, email, suppress))
+                entry = Entry(id_, utc(erasures.clock).astimezone(UTC).date(), account, email, suppress)
+                await self.eraser.in_thread(partial(self.journal.add, entry))
 
         return await erasures.begin(account, id_, email, suppress, origin, lines, record)
 
 
 async def apply(eraser: Eraser, journal: Journal, *, restored: bool) -> int:
     """Run the erasures of the journal that this database does not have, or if it was `restored`, has not finished. Returns how many."""
-    entries = journal.entries()
+    entries = await eraser.in_thread(journal.entries)
     known = await eraser.erasures.known([entry.id for entry in entries], begun=not restored)
     missing = [entry for entry in entries if entry.id not in known]
     for number, entry in enumerate(missing, 1):

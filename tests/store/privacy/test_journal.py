@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
+from collections.abc import Callable
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
+from mailsvc.runtime.privacy import ErasureService
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.journal import Entry, Journal, JournalError, Recorded, apply
 from tests.store.fixtures import NOW
 from tests.store.privacy.filling import ACCOUNT, CANARY, KEYS, fill, leaks, traces
@@ -85,6 +90,29 @@ def test_an_entry_that_does_not_fit_on_the_disk_leaves_the_others(journal: Journ
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     journal.add(entry(3, date(2026, 1, 3)))
     assert [each.id.int for each in journal.entries()] == [1, 3]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_that_was_stopped_with_the_lock_stops_no_other(pool: Pool, journal: Journal) -> None:
+    waits = Journal(journal.file, KEYS, 10, patience=0.0)
+    journal.add(entry(1, date(2026, 1, 1)))
+    called: list[str] = []
+
+    async def in_thread(call: Callable[[], Any]) -> Any:
+        called.append(getattr(call, "func", call).__name__)
+        return call()
+
+    erasing = Recorded(Eraser(pool, pool.reactor, KEYS, in_thread), waits)
+    with journal.file.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for use in (
+            lambda: erasing.begin(None, CANARY, False, "command"),
+            lambda: apply(erasing.eraser, waits, restored=False),
+            lambda: ErasureService(pool.reactor, erasing)._expire(NOW),
+        ):
+            with pytest.raises(JournalError, match=r"erasures is locked by another process, which may have been stopped\."):
+                await use()
+    assert called == ["add", "entries", "expire"]
 
 
 def test_a_journal_that_cannot_be_written_is_named(tmp_path: Path) -> None:
