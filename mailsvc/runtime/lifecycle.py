@@ -58,13 +58,16 @@ class Opened:
         deadline = None if seconds is None else clock.seconds() + seconds
         while self._closers:
             name, close, no_timeout = self._closers.pop()
+            closing = Deferred.fromCoroutine(_awaited(close))
+            closed: Deferred[object] = Deferred()  # of its own, because not everything ends when it is canceled
+            closing.addBoth(closed.callback)
             try:
-                closing = Deferred.fromCoroutine(_awaited(close))
                 if deadline is not None and not no_timeout:
-                    closing.addTimeout(max(FINAL_TIMEOUT, deadline - clock.seconds()), clock)
-                await closing
+                    closed.addTimeout(max(FINAL_TIMEOUT, deadline - clock.seconds()), clock)
+                await closed
             except TimeoutError:
                 self.log.error("{name} did not stop in time; giving up on it", name=name)
+                closing.cancel()
             except Exception:
                 self.log.failure("stopping {name} failed", name=name)
 

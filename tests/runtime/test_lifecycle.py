@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from twisted.application.service import Application, IService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, capturedLogs
 
@@ -96,21 +96,28 @@ def test_a_part_that_fails_to_stop_does_not_stop_the_others_from_closing():
 
 
 def test_stopping_is_bounded_in_time():
-    """Gives up on what hangs, but waits for what has no timeout."""
-    clock, trace, hangs, postgres = Clock(), [], [Deferred(), Deferred()], Deferred()
+    """Gives up on what hangs, also if it goes on when it is canceled, but waits for what has no timeout."""
+    clock, trace, hangs, postgres, attempt = Clock(), [], [Deferred(), Deferred()], Deferred(), Deferred()
+
+    async def webhooks():
+        while not attempt.called:
+            await DeferredList([Deferred()], consumeErrors=True)
+
     opened = Opened()
     opened.at_stop(lambda: trace.append("notified"))
     opened.add("Postgres", lambda: postgres, no_timeout=True)
     opened.add("memory", closer(trace, "memory"))
     opened.add("delivery", lambda: hangs[0])
+    opened.add("webhooks", webhooks)
     opened.add("listeners", lambda: hangs[1])
     with capturedLogs() as logs:
         closed = Deferred.fromCoroutine(opened.close(clock, 10.0))
         clock.advance(9.9)
         assert trace == ["notified"]
         clock.advance(0.2)  # the time for all of them has passed
-        clock.advance(lifecycle.FINAL_TIMEOUT)
-    assert [event["name"] for event in logs if "name" in event] == ["listeners", "delivery"]
+        for _ in range(2):
+            clock.advance(lifecycle.FINAL_TIMEOUT)
+    assert [event["name"] for event in logs if "name" in event] == ["listeners", "webhooks", "delivery"]
     assert trace == ["notified", "memory"]
     clock.advance(1000)
     assert not closed.called
