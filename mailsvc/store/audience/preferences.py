@@ -6,7 +6,7 @@ repeated, and is remembered for an address that is no contact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from mailsvc.store.audience.values import EVERYTHING, By, Choice, Contact, Topic
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 NOBODY = UUID(int=0)  # no contact has this ID
+Also = Callable[[Transaction], Awaitable[None]]
 AT_ONCE = timedelta(0)  # people who change it themselves are not asked to confirm
 
 
@@ -58,24 +59,32 @@ class Preferences:
         unsubscribed = EVERYTHING in remembered if contact is None else contact.unsubscribed
         return Standing(contact, unsubscribed, [each for each in found if each.public or each.subscribed])
 
-    async def unsubscribe(self, account_id: UUID, hash: bytes, topic_id: UUID | None, by: By) -> bool:
+    async def unsubscribe(self, account_id: UUID, hash: bytes, topic_id: UUID | None, by: By, also: Also | None = None) -> bool:
         """From one topic, or (None) from everything. Returns whether that changed anything.
 
         From everything, too, if the topic was deleted: whoever unsubscribes must not be told so without any effect.
         """
         if topic_id is None:
-            return await self.change(account_id, hash, (), True, by)
-        return await self.change(account_id, hash, [Choice(topic_id, False)], None, by, or_everything=True)
+            return await self.change(account_id, hash, (), True, by, also)
+        return await self.change(account_id, hash, [Choice(topic_id, False)], None, by, also, or_everything=True)
 
     async def change(
-        self, account_id: UUID, hash: bytes, wanted: Sequence[Choice], unsubscribed: bool | None, by: By, *, or_everything: bool = False
-    ) -> bool:
+        self, account_id: UUID, hash: bytes, wanted: Sequence[Choice], unsubscribed: bool | None, by: By, also: Also | None = None,
+        *, or_everything: bool = False,
+    ) -> bool:  # fmt: skip
         """Set choices of topics, and unsubscribe from everything or subscribe again. None: leave that. Returns whether anything changed.
 
-        Topics that were deleted meanwhile are left out. `or_everything`: unsubscribe from everything if none is left.
+        Topics that were deleted meanwhile are left out. `or_everything`: unsubscribe from everything if none is left. `also`: done in
+        the same transaction if anything changed, because a client that repeats its request changes nothing.
         """
 
         async def put(tx: Transaction) -> bool:
+            changed = await choose(tx)
+            if changed and also is not None:
+                await also(tx)
+            return changed
+
+        async def choose(tx: Transaction) -> bool:
             now = utc(self.clock)
             await unsubscribes.alone(tx, account_id)
             about = await _live(tx, account_id, [each.topic_id for each in wanted])

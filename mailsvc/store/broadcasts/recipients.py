@@ -13,7 +13,7 @@ from mailsvc.store.audience.keys import folded
 from mailsvc.store.broadcasts.values import MARKS
 from mailsvc.store.mail.emails import LAST_EVENT
 from mailsvc.store.paging import Page
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.pool import Pool, Transaction
 
 Kind = Literal["sent", "delivered", "opened", "clicked", "bounced", "complained", "unsubscribed", "suppressed"]
 COUNTED = ("opened", "clicked")  # kinds that can happen to an email more than once
@@ -187,9 +187,9 @@ class Recipients:
         found, more = page.cut(await self.pool.rows(sql, named))
         return [ClickedLink(*row) for row in found], more
 
-    async def unsubscribed(self, account_id: UUID, broadcast_id: UUID, hash: bytes, now: datetime) -> None:
+    async def unsubscribed(self, tx: Transaction, account_id: UUID, broadcast_id: UUID, hash: bytes, now: datetime) -> None:
         """Remember that a recipient unsubscribed with a link of this broadcast."""
-        await self.pool.run(UNSUBSCRIBED, {"account_id": account_id, "broadcast_id": broadcast_id, "hash": hash, "now": now})
+        await tx.run(UNSUBSCRIBED, {"account_id": account_id, "broadcast_id": broadcast_id, "hash": hash, "now": now})
 
     async def missing(self, account_id: UUID, segment_id: UUID, numbers: Mapping[str, str]) -> tuple[int, Mapping[str, int]]:
         """How many contacts a segment has, and how many of them have no value, by key.

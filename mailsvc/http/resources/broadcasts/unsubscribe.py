@@ -7,6 +7,7 @@ from the page's form saves what was chosen. The token is the authority for both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from urllib.parse import parse_qs
 from uuid import UUID
@@ -18,7 +19,7 @@ from mailsvc.http import parameters
 from mailsvc.http.answer import collection
 from mailsvc.http.request import Request
 from mailsvc.http.resources.broadcasts.context import BroadcastContext
-from mailsvc.store.audience.preferences import Standing
+from mailsvc.store.audience.preferences import Also, Standing
 from mailsvc.store.audience.values import By, Choice
 from mailsvc.store.broadcasts.settings import BroadcastSettings
 
@@ -94,8 +95,8 @@ class UnsubscribePage:
     async def _unsubscribe(self, request: Request, link: Link) -> None:
         source = link.source
         by = By("one_click", _details(request, link))
-        changed = await self.context.preferences.unsubscribe(source.account_id, link.hash, source.topic_id, by)
-        await self._changed(link, changed, by, out=True)
+        changed = await self.context.preferences.unsubscribe(source.account_id, link.hash, source.topic_id, by, self._mark(link))
+        self._changed(changed, by, out=True)
 
     async def _save(self, request: Request, link: Link, form: Mapping[str, Sequence[str]]) -> str:
         """Save what the form says. Returns a sentence about it."""
@@ -104,25 +105,33 @@ class UnsubscribePage:
         by = By("preferences", _details(request, link), f"{settings.title or TITLE}\n{settings.message or MESSAGE}")
         standing = await self.context.preferences.standing(account_id, link.hash)
         if action == "nothing":
-            changed = await self.context.preferences.change(account_id, link.hash, (), True, by)
-            await self._changed(link, changed, by, out=True)
+            changed = await self.context.preferences.change(account_id, link.hash, (), True, by, self._mark(link))
+            self._changed(changed, by, out=True)
             return "You have been unsubscribed."
         if action == "again":
             changed = await self.context.preferences.change(account_id, link.hash, (), False, by)
-            await self._changed(link, changed, by, out=False)
+            self._changed(changed, by, out=False)
             return "You are subscribed again."
         ticked = set(form.get("topic", ()))
         offered = set(form["offered"][0].split()) if "offered" in form else {str(topic.id) for topic in standing.topics}
         choices = [(topic, str(topic.id) in ticked) for topic in standing.topics if str(topic.id) in offered]
         wanted = [Choice(topic.id, subscribed) for topic, subscribed in choices if subscribed is not topic.subscribed]
-        changed = await self.context.preferences.change(account_id, link.hash, wanted, None, by)
-        await self._changed(link, changed, by, out=any(not each.subscribed for each in wanted))
+        out = any(not each.subscribed for each in wanted)
+        changed = await self.context.preferences.change(account_id, link.hash, wanted, None, by, self._mark(link) if out else None)
+        self._changed(changed, by, out=out)
         return "Your choice has been saved."
 
-    async def _changed(self, link: Link, changed: bool, by: By, out: bool) -> None:
+    def _mark(self, link: Link) -> Also | None:
+        """Counts the recipient of a broadcast as unsubscribed with it."""
+        source, unsubscribed = link.source, self.context.recipients.unsubscribed
+        if source.broadcast_id is None:
+            return None
+        return partial(
+            unsubscribed, account_id=source.account_id, broadcast_id=source.broadcast_id, hash=link.hash, now=self.context.now()
+        )  # fmt: skip
+
+    def _changed(self, changed: bool, by: By, out: bool) -> None:
         self.context.unsubscribed[by.source] += changed and out
-        if changed and out and link.source.broadcast_id is not None:
-            await self.context.recipients.unsubscribed(link.source.account_id, link.source.broadcast_id, link.hash, self.context.now())
         if changed:
             self.context.notify("events")
 

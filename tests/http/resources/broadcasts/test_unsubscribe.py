@@ -8,11 +8,13 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
 from mailsvc.broadcasts.links import Source, UnsubscribeLinks
 from mailsvc.store.audience.keys import AudienceKeys
+from mailsvc.store.broadcasts import recipients
 from tests.http.api_rig import ENCRYPTION, ApiRig
 from tests.http.rig import Connection, Response, request
 
@@ -203,7 +205,10 @@ async def test_a_recipient_who_unsubscribes_is_counted_once(rig: ApiRig) -> None
     row = (rig.account_id, broadcast, UUID(contact), UUID(int=9))
     await rig.pool.run("INSERT INTO broadcast_recipients VALUES (%s, %s, %s, %s, 0)", row)
     path = await link(rig, broadcast_id=broadcast)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recipients, "UNSUBSCRIBED", "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(20)")
+        assert (await post(rig, path, CLICK)).status == 503
     for _ in range(2):
-        await post(rig, path, CLICK)
+        assert (await post(rig, path, CLICK)).status == 204
     assert await rig.pool.rows("SELECT marks FROM broadcast_recipients") == [(8,)]
     assert await rig.pool.rows("SELECT type, count FROM broadcast_counts") == [("email.unsubscribed", 1)]
