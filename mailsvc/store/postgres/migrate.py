@@ -21,6 +21,7 @@ from psycopg2.extensions import parse_dsn
 
 from mailsvc.store.cells.views import attach, find, suit
 from mailsvc.store.postgres.cells import at, cell_of, through_citus
+from mailsvc.store.postgres.errors import Unavailable, translated
 from mailsvc.store.postgres.targets import bounded
 
 SOURCE = "package:mailsvc.store:migrations"
@@ -58,6 +59,13 @@ class TooOld(Exception):
 
 def migrate(dsn: str, source: str = SOURCE) -> list[str]:
     """Apply missing migrations. Returns their names. In a cell, its views follow; without missing ones, the coordinator is not needed."""
+    try:
+        return _brought_up(dsn, source)
+    except psycopg2.Error as error:  # of connecting, of waiting for another process, or of a cell's views
+        raise translated(error) from error
+
+
+def _brought_up(dsn: str, source: str) -> list[str]:
     cell = cell_of(dsn)
     if cell is None:
         return _migrate(dsn, source)
@@ -126,6 +134,8 @@ def _apply(backend: Any, migration: Any) -> None:
             if attempt == TRIES - 1:
                 raise MigrationFailed(name, _message(error)) from error
         except psycopg2.Error as error:
+            if backend.connection.closed:  # then the rollback failed, too, and its error says no more
+                raise Unavailable(f"The connection was lost while {name} was being applied.") from error
             raise MigrationFailed(name, _message(error)) from error
 
 

@@ -12,6 +12,7 @@ import pytest
 from psycopg2.extensions import make_dsn
 
 from mailsvc.store.postgres import migrate as module
+from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.migrate import MigrationFailed, migrate
 
 
@@ -72,6 +73,18 @@ def test_a_lock_timeout_names_the_file(empty: str, tmp_path: Path, monkeypatch: 
         migrate(empty, str(tmp_path))
     other.close()
     assert migrate(empty, str(tmp_path)) == ["0002_alter"]
+
+
+def test_a_connection_that_is_lost_while_a_file_is_applied(empty: str, tmp_path: Path) -> None:
+    (tmp_path / "0001_end.sql").write_text("SELECT pg_terminate_backend(pg_backend_pid());\n")
+    with pytest.raises(Unavailable) as raised:
+        migrate(empty, str(tmp_path))
+    assert raised.value.reason == "The connection was lost while 0001_end.sql was being applied."
+
+
+def test_a_connection_that_is_refused(empty: str, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="unknown_role"):
+        migrate(make_dsn(empty, user="unknown_role"), str(tmp_path))
 
 
 def test_limits_of_the_role_do_not_apply(empty: str, tmp_path: Path) -> None:
