@@ -422,6 +422,7 @@ class DeliveryRig:
         self.names = Names()
         self.sending = Sending()
         self.servers: dict[str, Server] = {}
+        self.unbound: set[str] = set()  # sources that this machine does not have
         self.limits = DeliveryLimits(**settings)
         self.routes = Routes(
             self.clock, self.names, self.limits.routes, port=self.limits.port, own=self.limits.own_names, provider=shaping.provider
@@ -452,6 +453,8 @@ class DeliveryRig:
             raise CannotConnect("refused the connection")
         server.dials.append(self.clock.seconds())
         server.dialled.append(how)
+        if how.source is not None and how.source.address in self.unbound:
+            raise CannotConnect("cannot be connected to (Couldn't bind: 99)", unbound=True)
         if how.mode in ("encrypted", "verified", "dane") and server.tls is None:
             raise CannotConnect("failed at TLS: it does not offer STARTTLS", tls=True, result="starttls-not-supported")
         if how.mode == "verified" and server.untrusted:

@@ -32,6 +32,7 @@ from mailsvc.smtp.client.client import SmtpClient
 K = TypeVar("K")
 V = TypeVar("V")
 _BROKEN_TLS = 3600.0  # seconds for which a host whose TLS failed is connected to without TLS
+_UNBOUND = 60.0  # seconds for which other sources are used than one that this machine does not have
 _CLOSED = 300.0  # seconds for which a host that said it accepts no mail is not connected to
 _HOSTS = 20  # tried for one connection; if a destination has more, the next connection tries the others
 _REMEMBERED = 10_000  # hosts, or destinations, of each kind
@@ -39,13 +40,14 @@ _REMEMBERED = 10_000  # hosts, or destinations, of each kind
 
 @attrs.define(eq=False)
 class CannotConnect(Exception):
-    """No session with one address. `tls`: because of TLS, so that it can be tried without."""
+    """No session with one address. `tls`: because of TLS, so that it can be tried without. `unbound`: this machine lacks our address."""
 
     reason: str
     transcript: str = ""
     tls: bool = False
     reply: Reply | None = None
     result: str = "validation-failure"  # of TLS, as reports call it (8460 §4.3)
+    unbound: bool = False
 
 
 class Dial(Protocol):
@@ -190,6 +192,7 @@ class Connector:
         self._closed: OrderedDict[tuple[str, str], tuple[float, Reply]] = OrderedDict()  # by host and address
         self._unmet: OrderedDict[tuple[str, TlsPolicy], tuple[float, int, Unreachable]] = OrderedDict()  # until when, failures, why
         self._unmet_seconds = partial(hold_seconds, first=limits.hold_first, longest=limits.hold_longest, random=lambda: 0.5)
+        self._unbound: dict[str, float] = {}  # sources that this machine does not have
         self._first: OrderedDict[str, int] = OrderedDict()  # by destination: the place of the host to try first
 
     def known_failure(self, route: Route, policy: TlsPolicy) -> Unreachable | None:
@@ -282,10 +285,19 @@ class Connector:
                 tries.reasons.append(f"{host.name} ({address}) answered {' '.join(str(closed[1]).split())}")
                 tries.refused(host.name, closed[1])
                 continue
-            chosen = await self._sources.choose(route.destination, address, options.preferred)
+            connection = await self._address(route, host, address, options, tries)
+            if connection is not None:
+                return connection
+        return None
+
+    async def _address(self, route: Route, host: Host, address: str, options: DialOptions, tries: _Tries) -> OpenConnection | None:
+        """From another source as long as this machine does not have the chosen one."""
+        while True:
+            left_out = self._left_out()
+            chosen = await self._sources.choose(route.destination, address, options.preferred, left_out)
             if isinstance(chosen, Refused):
                 tries.no_source = chosen
-                continue
+                return None
             ourselves = route.operator or refusal(address) is not None  # the operator allows it
             opened: OpenConnection | None = None
             try:
@@ -293,17 +305,30 @@ class Connector:
                 opened.chosen = chosen
                 return opened
             except CannotConnect as error:
-                by_dane = error.tls and options.mode in ("dane", "encrypted") and not route.operator
-                why = "; its TLSA records require TLS (DANE)" if by_dane else ""
-                tries.reasons.append(f"{host.name} ({address}) {error.reason}{why}")
-                self._note(host, address, error, tries)
-                tries.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
-                if error.tls:
-                    tries.tls.append(TlsFailure(host.name, error.result, options.mode == "dane"))
+                if error.unbound and chosen.source is not None and chosen.source.address not in left_out:
+                    self._leave_out(chosen.source.address, error.reason)
+                    continue
+                self._failed(route, host, address, options, error, tries)
+                return None
             finally:
                 if opened is None:
                     self._sources.give_back(route.destination, chosen, 0)
-        return None
+
+    def _failed(self, route: Route, host: Host, address: str, options: DialOptions, error: CannotConnect, tries: _Tries) -> None:
+        by_dane = error.tls and options.mode in ("dane", "encrypted") and not route.operator
+        why = "; its TLSA records require TLS (DANE)" if by_dane else ""
+        tries.reasons.append(f"{host.name} ({address}) {error.reason}{why}")
+        self._note(host, address, error, tries)
+        tries.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
+        if error.tls:
+            tries.tls.append(TlsFailure(host.name, error.result, options.mode == "dane"))
+
+    def _left_out(self) -> frozenset[str]:
+        return frozenset(source for source, until in self._unbound.items() if until > self._clock.seconds())
+
+    def _leave_out(self, source: str, reason: str) -> None:
+        self.log.error("the source {source} is not used for a minute: {reason}", source=source, reason=reason)
+        self._unbound[source] = self._clock.seconds() + _UNBOUND
 
     def closed(self, route: Route, connection: OpenConnection) -> None:
         """A connection has ended."""
@@ -311,7 +336,7 @@ class Connector:
 
     def may_use(self, route: Route, source: str) -> bool:
         """Whether a connection can come from this source now."""
-        return self._sources.may_send(route.destination, source)
+        return source not in self._left_out() and self._sources.may_send(route.destination, source)
 
     def _note(self, host: Host, address: str, error: CannotConnect, tries: _Tries) -> None:
         if error.reply is None:

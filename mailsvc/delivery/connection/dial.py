@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, TimeoutError
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol
-from twisted.internet.error import ConnectError, ConnectionRefusedError, NoRouteError
+from twisted.internet.error import ConnectBindError, ConnectError, ConnectionRefusedError, NoRouteError
 from twisted.internet.error import TimeoutError as ConnectTimeout
 
 from mailsvc.delivery.connection.connect import CannotConnect
@@ -31,7 +31,7 @@ def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | No
         try:
             await connectProtocol(endpoint, client)
         except (ConnectError, OSError, TimeoutError) as error:
-            raise CannotConnect(_why(error)) from None
+            raise CannotConnect(_why(error), unbound=isinstance(error, ConnectBindError)) from None
         if not options.ourselves and _is_ourselves(client.transport):
             client.ready.addErrback(lambda _: None)
             client.abort("it is this machine")
@@ -75,6 +75,8 @@ def _why(error: BaseException) -> str:
         return "refused the connection"
     if isinstance(error, ConnectTimeout | TimeoutError):
         return "did not answer the connection in time"
+    if isinstance(error, ConnectBindError):
+        return f"cannot be connected to from this source address ({error})"
     if isinstance(error, NoRouteError):
         return "cannot be reached from here (no route)"
     return f"cannot be connected to ({error})"

@@ -6,7 +6,7 @@ Which of them may send now: source_state.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime
 
 import attrs
@@ -57,19 +57,19 @@ class Sources:
         self._by_address = {each.address: each for each in sources}
         self._pick, self._state = pick, state
 
-    async def choose(self, destination: str, address: str, preferred: str | None) -> Chosen | Refused:
-        """The source for a connection to `address`: the preferred one, otherwise by weight."""
+    async def choose(self, destination: str, address: str, preferred: str | None, left_out: Container[str] = ()) -> Chosen | Refused:
+        """The source for a connection to `address`: the preferred one, otherwise by weight. One of `left_out` only if there is no other."""
         six, state, pool = ":" in address, self._state, pool_of(destination)
         if state is None or (state.simple and not pool):
             family = [each for each in self.all if (":" in each.address) == six and each.pool == pool]
-            return Chosen(self._one_of(family, preferred)) if family else Chosen()
+            return Chosen(self._one_of(family, preferred, left_out)) if family else Chosen()
         if not pool and not any(not each.pool and (":" in each.address) == six for each in self.all):
             return Chosen()
         while True:
             decision = state.decide(destination, six)
             if not decision.admitted:
                 return Refused(sentence(decision.reason, pool, state.provider(destination)), decision.until)
-            source = self._one_of([self._by_address[each.address] for each in decision.usable], preferred)
+            source = self._one_of([self._by_address[each.address] for each in decision.usable], preferred, left_out)
             if next(each for each in decision.usable if each.address == source.address).left is None:
                 return Chosen(source)
             try:
@@ -90,9 +90,10 @@ class Sources:
             return address in self._by_address
         return any(each.address == address for each in self._state.decide(destination).usable)
 
-    def _one_of(self, sources: Sequence[Source], preferred: str | None) -> Source:
-        found = next((each for each in sources if each.address == preferred), None)
-        return found or self._pick(sources, [each.weight for each in sources])
+    def _one_of(self, found: Sequence[Source], preferred: str | None, left_out: Container[str]) -> Source:
+        sources = [each for each in found if each.address not in left_out] or found
+        same = next((each for each in sources if each.address == preferred), None)
+        return same or self._pick(sources, [each.weight for each in sources])
 
 
 def parse(texts: Sequence[str]) -> tuple[Source, ...]:

@@ -344,3 +344,32 @@ def test_mail_moves_when_its_pool_changes() -> None:
     rig.refresh()
     rig.run(700)
     assert len(big.mails) == 5
+
+
+@pytest.mark.parametrize("first", [NEW, NEW.partition(" since")[0]])
+def test_a_source_that_this_machine_does_not_have_is_left_out(first: str) -> None:
+    rig = SourcesRig([first, WARM], retry_after=(60.0,), retry_every=60.0, idle_seconds=5.0)
+    big = server(rig)
+    big.answer = lambda envelope: answered(envelope, Reply(451, "greylisted", "4.7.1"), "rcpt")
+    add(rig, 1)
+    rig.start().run(10)
+    assert used(rig) == {"192.0.2.1": 1}
+    rig.unbound.add("192.0.2.1")
+    big.answer = taken
+    add(rig, 3, first=2)
+    rig.run(600)
+    assert used(rig) == {"192.0.2.1": 1, "192.0.2.2": 4} and not rig.store.hold_rows
+    assert [how.source.address for how in big.dialled].count("192.0.2.1") <= 4, "it is tried once a minute"
+
+
+def test_without_any_source_that_this_machine_has_the_destination_is_held() -> None:
+    rig = SourcesRig([WARM])
+    big = server(rig)
+    rig.unbound.add("192.0.2.2")
+    add(rig, 2)
+    rig.start().run(10)
+    [hold] = rig.store.hold_rows.values()
+    assert "Couldn't bind" in hold.reason and len(rig.store.settled) == 1
+    rig.unbound.clear()
+    rig.run(3600)
+    assert len(big.mails) == 2
