@@ -30,7 +30,7 @@ from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, re
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.reply import Reply
-from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
+from mailsvc.outcome import Bounced, Delivered, Failed, Meaning, Outcome
 from mailsvc.runtime.tracing import Tracing
 from mailsvc.smtp.client.client import Result
 from mailsvc.store.cache import MAX_AGE
@@ -195,9 +195,9 @@ class Attempts:
         record = AttemptRecord(self._new_id(), None, None, None, pace.now(self._clock), 0.0, why.transcript or f"* {why.reason}")
         await self.settle(transaction, outcomes, record)
 
-    async def deferred(self, transaction: Transaction, reason: str) -> None:
+    async def deferred(self, transaction: Transaction, reason: str, meaning: Meaning | None = None) -> None:
         """Not sent, for a reason that has nothing to do with this email."""
-        await self.settle(transaction, [deferred(reason, leased, self.moment) for leased in transaction.recipients])
+        await self.settle(transaction, [deferred(reason, leased, self.moment, meaning=meaning) for leased in transaction.recipients])
 
     async def _wait(self, transaction: Transaction, reason: str) -> None:
         """For somebody who continues its broadcast. What nobody was sent yet goes back as it was: no attempt was made."""

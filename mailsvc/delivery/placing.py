@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from mailsvc.bounces.diagnosis import known
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.connection.route import Answer, NoMail, Route, Routes, Unknown
@@ -90,5 +91,5 @@ class Placing:
         """DNS has no answer: hold the domain, not the destination that it may share. The first email gets the reason as its outcome."""
         self._holds.fail(domain, answer.reason)
         first, *others = transactions
-        await self._attempts.deferred(first, answer.reason)
+        await self._attempts.deferred(first, answer.reason, known("network"))
         await self._leases.give_back(others, domain)

@@ -72,7 +72,7 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
             outcome, trouble = _uncertain(leased, host, moment), f"{host} did not answer the message."
         else:
             trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended').rstrip('.')}."
-            outcome = deferred(trouble, leased, moment)
+            outcome = deferred(trouble, leased, moment, meaning=known("network"))
         outcomes.append(RecipientOutcome(leased.recipient, outcome))
     return Reading(tuple(outcomes), trouble, tuple(left_out))
 

@@ -191,8 +191,10 @@ async def test_a_refused_connection_defers_the_mail() -> None:
     await site.until(lambda: site.store.outcomes)
     outcome = site.store.last(1)
     assert isinstance(outcome, Later)
-    assert outcome.reason == "mx1.example.com (127.0.0.9) refused the connection."
-    assert site.store.hold_rows["mx1.example.com"].reason == outcome.reason
+    reason = "mx1.example.com (127.0.0.9) refused the connection."
+    assert outcome.meaning is not None and outcome.meaning.kind == "network"
+    assert outcome.reason == outcome.meaning.sentence(reason)
+    assert site.store.hold_rows["mx1.example.com"].reason == reason
     await site.stop()
 
 
@@ -213,6 +215,7 @@ async def test_a_connection_closed_after_the_message_is_uncertain_and_before_it_
     later = site.store.last(2)
     assert isinstance(later, Later)
     assert later.reason.startswith("The connection to mx.other.example failed: ")
+    assert later.meaning is not None and later.meaning.kind == "network"
     assert len(site.store.signatures) == 2
     await site.stop()
 

@@ -265,6 +265,7 @@ def test_emails_that_require_tls_share_one_try_at_a_server_without_it() -> None:
     assert len(host.dials) < 60
     assert len(rig.store.outcomes) == 300 and host.mails == 0
     assert all("does not offer STARTTLS. Verified TLS is required" in outcome.reason for outcome in all_outcomes(rig))
+    assert {outcome.meaning.kind for outcome in all_outcomes(rig) if outcome.meaning} == {"tls"}
 
 
 def test_replies_in_single_bytes_and_odd_replies_are_understood() -> None:

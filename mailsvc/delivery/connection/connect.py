@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.bounces.diagnosis import known
 from mailsvc.delivery.classify import classify
 from mailsvc.delivery.connection.route import Host, Route
 from mailsvc.delivery.connection.sources import Chosen, Refused, Sources
@@ -120,7 +121,7 @@ class Unreachable(Exception):
     permanent: bool = False
     transcript: str = ""
     replies: tuple[Reply, ...] = ()  # of servers that refused the session
-    meaning: Meaning | None = None  # of the first of them
+    meaning: Meaning | None = None  # of the first of them, otherwise of what happened
     reply: Reply | None = None  # if `permanent`: the one that says so
     tls: tuple[TlsFailure, ...] = ()
 
@@ -162,7 +163,7 @@ class _Tries:
             permanent,
             "\n".join(filter(None, self.transcripts)),
             tuple(reply for _, reply in self.replies),
-            verdicts[0].meaning if verdicts else None,
+            verdicts[0].meaning if verdicts else known("tls" if self.tls else "network"),
             self.replies[0][1] if permanent and self.replies else None,
             tuple(self.tls),
         )
