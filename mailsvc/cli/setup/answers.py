@@ -62,7 +62,7 @@ def _asker(given: Mapping[str, Any], asking: bool) -> Callable[[str, str, str | 
             return _valid(name, given[name], check)
         while asking:
             try:
-                return check(click.prompt(question, default=default, err=True))
+                return check(_typed(question, default))
             except (Refused, ValueError) as wrong:
                 click.echo(f"{wrong}", err=True)
         if default is None:
@@ -70,6 +70,14 @@ def _asker(given: Mapping[str, Any], asking: bool) -> Callable[[str, str, str | 
         return _valid(name, default, check)
 
     return ask
+
+
+def _typed(question: str, default: str | None) -> str:
+    """click asks again without a word if there is no default and nothing is entered."""
+    text: str = click.prompt(question, default=default or "", show_default=default is not None, err=True)
+    if not text.strip():
+        raise ValueError("Enter an answer: there is no default.")
+    return text
 
 
 def _valid(name: str, value: str, check: Callable[[str], str]) -> str:
