@@ -68,7 +68,7 @@ async def _reported(work: Callable[[Any], Awaitable[None]], reactor: Any) -> Non
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(OUTPUT_CLOSED) from None
     except Exception as error:
-        message = str(error) if isinstance(error, Refused) else explain(error)
+        message = str(error) if isinstance(error, Refused | click.ClickException) else explain(error)
         if message is None:
             log.failure("The command failed.")
             message = f"{type(error).__name__}: {error}"

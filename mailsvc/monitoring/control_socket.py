@@ -116,9 +116,10 @@ def send(path: Path, command: Mapping[str, object], seconds: float = 60.0) -> di
             answer = json.loads(b"".join(iter(lambda: _receive(connection), b"")))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "the answer was incomplete"
-        raise ControlError(
-            f"The daemon does not answer at {path}: {why}. Make sure that it is running with the same control.socket."
-        ) from None
+        remedy = "Make sure that it is running with the same control.socket."
+        if isinstance(error, PermissionError):
+            remedy = "Run this command as the user of the daemon."
+        raise ControlError(f"The daemon does not answer at {path}: {why}. {remedy}") from None
     if "error" in answer:
         raise ControlError(answer["error"])
     return dict(answer)

@@ -19,6 +19,7 @@ from click import ClickException
 from click.testing import CliRunner
 from twisted.internet.threads import deferToThread
 
+from mailsvc.cli import runner
 from mailsvc.cli.main import main
 from mailsvc.cli.setup import command, contents, system
 from mailsvc.cli.setup.answers import DATABASE, Answers, collect
@@ -201,6 +202,18 @@ def test_it_asks_for_what_is_not_given_until_the_answer_is_valid(monkeypatch: py
 def test_a_wrong_option_is_named(monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
     done, _ = collected(monkeypatch, "--yes", *words)
     assert done.exit_code == 2 and message in done.stderr, done.output
+
+
+def test_a_step_that_fails_is_a_message_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def work(_: object) -> None:
+        (tmp_path / "file").touch()
+        Files(tmp_path / "setup.json", Owner(), print).folder(tmp_path / "file/data", 0o700)
+
+    with pytest.raises(SystemExit, match="1"):
+        runner._reported(work, None).send(None)  # type: ignore[attr-defined]
+    path = tmp_path / "file/data"
+    expected = f"mailsvc: {path} cannot be written: Not a directory. Run this command as root, or choose other folders.\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_a_file_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:

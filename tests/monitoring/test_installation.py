@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from uuid import UUID
 
@@ -66,6 +67,15 @@ def test_each_missing_step_is_reported(settings: Settings) -> None:
     assert wrong(settings, old) == [("roles", "warning"), ("releases", "warning"), ("hold", "warning")]
     assert wrong(settings, attrs.evolve(COMPLETE, accounts=0, sending=0)) == [("customers", "warning")]
     assert wrong(settings, attrs.evolve(COMPLETE, sending=0)) == [("customers", "warning")]
+
+
+def test_a_control_socket_of_another_user_says_who_can_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(control_socket.socket.socket, "connect", connect)
+    with pytest.raises(control_socket.ControlError, match="Run this command as the user of the daemon"):
+        control_socket.send(Path("/run/mailsvc/control.sock"), {})
 
 
 def test_wrong_encryption_keys_are_reported() -> None:

@@ -160,7 +160,7 @@ class EmbeddedPostgres:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise EmbeddedError(f"The folder for Postgres cannot be created: {error}") from None
+            raise EmbeddedError(f"The folder for Postgres, {self.folder}, cannot be created: {error.strerror}.") from None
         if self.owner.switched and self.folder.stat().st_uid != self.owner.uid:
             os.chown(self.folder, self.owner.uid, self.owner.gid)
         self.folder.chmod(0o700)
