@@ -102,7 +102,7 @@ def _english(text: str, now: datetime) -> datetime:
         local = today if _moment(today, now) > now else local
     at = _moment(local, now)
     if at.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
-        raise Unreadable("is not an existing time")  # clocks skip it, when summer time begins
+        raise Unreadable("is not an existing time: clocks skip it, because summer time begins")
     return at
 
 

@@ -112,7 +112,7 @@ def test_schedule_takes_the_second_of_two_equal_times_if_the_first_has_passed(te
 @pytest.mark.parametrize("text", ["tomorrow at 2:30am ET", "2027-03-14 at 2:59 am ET", "sunday at 2am ET"])
 def test_schedule_refuses_a_time_that_clocks_skip(text: str) -> None:
     """On 2027-03-14, clocks in New York show 3:00 after 1:59."""
-    with pytest.raises(schedule.Unreadable, match="is not an existing time"):
+    with pytest.raises(schedule.Unreadable, match="is not an existing time: clocks skip it"):
         read(text, datetime(2027, 3, 13, 15, tzinfo=UTC))
     assert read("tomorrow at 3am ET", datetime(2027, 3, 13, 15, tzinfo=UTC)) == datetime(2027, 3, 14, 7, tzinfo=UTC)
     assert read("sunday at 2:30am ET", datetime(2027, 3, 7, 6, tzinfo=UTC)) == datetime(2027, 3, 7, 7, 30, tzinfo=UTC)  # the week before
