@@ -40,11 +40,11 @@ _BUSY = frozenset({408, 425, 429})  # client errors that a later try may not hav
 log = Logger()
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class TlsReportSender:
     """`sender`: the address that reports come from, and the contact; its domain is the organization that signs them.
 
-    `seconds` returns Unix time.
+    `seconds` returns Unix time. `stopped`: end after the report that is being sent.
     """
 
     store: TlsRecords
@@ -54,26 +54,36 @@ class TlsReportSender:
     domains: Domains
     sender: Mailbox
     seconds: Callable[[], float]
+    stopped: bool = attrs.field(default=False, init=False)
 
     def start(self, clock: Any, opened: Opened) -> None:
         """Look for due reports now, and every minute."""
         loop = PollingLoop(clock, "sending TLS reports", self.send_due, EVERY)
         loop.start()
-        opened.add("TLS reports", loop.stop)
+
+        async def stop() -> None:
+            self.stopped = True
+            await loop.stop()
+
+        opened.add("TLS reports", stop)
 
     async def send_due(self) -> None:
         """Send the reports about yesterday, and those that failed about the day before."""
         now = self._now()
         last = (now - SETTLED).date() - timedelta(days=1)
         again = [now + pause for pause in PAUSES]
-        for due in await self.store.due_reports((last, last - timedelta(days=1)), now, again, AT_ONCE):
+        due = await self.store.due_reports((last, last - timedelta(days=1)), now, again, AT_ONCE)
+        for number, each in enumerate(due):
+            if self.stopped:
+                await self.store.give_back(due[number:], now)
+                return
             try:
-                finished = await self._send(due.day, due.domain)
+                finished = await self._send(each.day, each.domain)
             except Exception:
-                log.failure("a TLS report to {domain} could not be sent", domain=due.domain)
+                log.failure("a TLS report to {domain} could not be sent", domain=each.domain)
                 finished = False
             if finished:
-                await self.store.finish_report(due.day, due.domain)
+                await self.store.finish_report(each.day, each.domain)
 
     async def _send(self, day: date, domain: str) -> bool:
         """False if it should be tried again. Each destination gets the report once, unless none could be reached (8460 §3)."""

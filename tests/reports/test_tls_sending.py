@@ -12,6 +12,7 @@ from uuid import UUID
 import attrs
 import pytest_twisted
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 from mailsvc.intake import Admitted, Busy, Incoming, Key, Rejected
 from mailsvc.mail.address import parse_mailbox
@@ -20,6 +21,7 @@ from mailsvc.mail.reports.tls_report import TlsRow
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.net.fetch import FetchError
 from mailsvc.reports.tls_sending import PAUSES, TlsReportSender
+from mailsvc.runtime.lifecycle import Opened
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue import tls
 from mailsvc.store.queue.tls import TlsRecords
@@ -134,6 +136,29 @@ async def test_a_failed_report_is_retried_for_some_hours(pool: Pool) -> None:
     rig.records["_smtp._tls.example.com"] = [WANTED]
     await sending.send_due()
     assert not rig.mails  # given up
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stop_waits_for_one_report_and_leaves_the_others_to_other_processes(pool: Pool) -> None:
+    clock, opened, asked, begun, answer = Clock(), Opened(), list[str](), Deferred[None](), Deferred[None]()
+
+    class Slow(Rig):
+        async def txt(self, name: str) -> Any:
+            asked.append(name)
+            if not begun.called:
+                begun.callback(None)
+            await answer
+            return NxDomain(name)
+
+    (await sender(pool, Slow())).start(clock, opened)
+    clock.advance(0)
+    await begun
+    stopped = Deferred.fromCoroutine(opened.close())
+    answer.callback(None)
+    await stopped
+    assert len(asked) == 1
+    await (await sender(pool, Slow())).send_due()
+    assert {*asked} == {"_smtp._tls.example.com", "_smtp._tls.quiet.example"} and len(asked) == 2
 
 
 @pytest_twisted.ensureDeferred

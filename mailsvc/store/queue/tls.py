@@ -34,6 +34,9 @@ ON CONFLICT (day, domain) DO UPDATE SET tries = t.tries + 1, next_at = (%(again)
 RETURNING day, domain
 """
 FINISH = "UPDATE tls_reports SET next_at = NULL WHERE day = %s AND domain = %s"
+GIVE_BACK = """
+UPDATE tls_reports SET tries = tries - 1, next_at = %s WHERE (day, domain) IN (SELECT * FROM unnest(%s::date[], %s::text[]))
+"""
 RESULTS = """
 SELECT policy, host, result, sessions FROM tls_results WHERE day = %s AND domain = %s
 ORDER BY sessions DESC, policy, host, result LIMIT 1000
@@ -77,6 +80,10 @@ class TlsRecords:
     async def finish_report(self, day: date, domain: str) -> None:
         """It is not tried again."""
         await self._pool.run(FINISH, (day, domain))
+
+    async def give_back(self, reports: Sequence[Due], now: datetime) -> None:
+        """They were not tried, and are due at once."""
+        await self._pool.run(GIVE_BACK, (now, [each.day for each in reports], [each.domain for each in reports]))
 
     async def results(self, day: date, domain: str) -> dict[TlsRow, int]:
         """The counts of a day."""
