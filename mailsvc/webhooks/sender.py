@@ -116,7 +116,7 @@ class WebhookSender(Service):
     async def _stop(self) -> None:
         await self._loop.stop()
         while self._under_way:
-            await DeferredList([_ended(each) for each in self._under_way])
+            await DeferredList([_ended(each) for each in self._under_way], consumeErrors=True)  # if it is canceled
 
     async def _look(self) -> None:
         if held(self._clock):
