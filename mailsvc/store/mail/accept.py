@@ -56,6 +56,7 @@ __all__ = [
 
 MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
+LONGEST_WAIT = 20.0  # seconds for a failing database: many HTTP clients give up after 30
 LARGE = 2  # submissions with large messages at a time: one is written while another is committed
 OVERHEAD = 1024  # bytes that an email counts for besides its message
 
@@ -89,7 +90,7 @@ class Acceptance:
         # Two large messages that are written at once take longer than one after the other: both wait for the same write-ahead log.
         self._large_writing = Semaphore(1)
         self.batch: SharedCommits[Submission, AcceptResult] = SharedCommits(
-            self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger, idle=Idle(clock)
+            self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger, longest_wait=LONGEST_WAIT, idle=Idle(clock)
         )
 
     async def accept(self, submission: Submission) -> AcceptResult:

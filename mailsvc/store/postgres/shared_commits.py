@@ -5,6 +5,7 @@ The `write` function knows what an item is. It gets a list of them, writes all o
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,7 @@ PER_LATE = 3.0  # seconds more for each second that the reactor is late
 class _Pending(Generic[Item, Result]):
     item: Item
     weight: int
+    since: float
     result: Deferred[Result] = attrs.field(factory=Deferred)
 
     def succeed(self, result: Result) -> None:
@@ -55,6 +57,8 @@ class SharedCommits(Generic[Item, Result]):
       failed because of a lock or its time limit: it may be the same for each, and their callers wait.
     - An item heavier than `max_weight` is written alone.
     - At most `queue` items with a total weight of `queue_weight` wait; further ones fail with `Unavailable`.
+    - If a write fails because of the database, so do the items that have been waiting for longer than `longest_wait` seconds. Otherwise
+      they would wait for the time limit of each write before theirs, long after their callers have given up.
     - Cancelling a caller does not affect the others; its item is written nevertheless.
     """
 
@@ -66,6 +70,7 @@ class SharedCommits(Generic[Item, Result]):
     writes: int = 2
     queue: int = 10_000
     queue_weight: int = 256 << 20
+    longest_wait: float = math.inf
     prompt: bool = True
     idle: Idle | None = None
     written: int = attrs.field(default=0, init=False)  # writes since the start; `items`: items in them
@@ -84,7 +89,7 @@ class SharedCommits(Generic[Item, Result]):
     def submit(self, item: Item, weight: int = 1, expected: int | None = None) -> Deferred[Result]:
         if len(self._pending) >= self.queue or (self._pending and self._weight + weight > self.queue_weight):
             return fail(Unavailable(f"{len(self._pending)} other items are waiting to be written."))
-        pending: _Pending[Item, Result] = _Pending(item, weight)
+        pending: _Pending[Item, Result] = _Pending(item, weight, self.clock.seconds())
         self._pending.append(pending)
         self._weight += weight
         self._expected = self.max_items if expected is None else expected
@@ -163,6 +168,8 @@ class SharedCommits(Generic[Item, Result]):
         try:
             results = await self._written([pending.item for pending in batch])
         except Exception as error:
+            if isinstance(error, Transient):
+                self._fail_overdue()
             if len(batch) == 1 or isinstance(error, (Unavailable, OutOfResources)):
                 for pending in batch:
                     pending.fail(error)
@@ -176,6 +183,13 @@ class SharedCommits(Generic[Item, Result]):
         else:
             for pending, result in zip(batch, results, strict=True):
                 pending.succeed(result)
+
+    def _fail_overdue(self) -> None:
+        overdue = self.clock.seconds() - self.longest_wait
+        while self._pending and self._pending[0].since < overdue:
+            pending = self._pending.popleft()
+            self._weight -= pending.weight
+            pending.fail(Unavailable(f"Its write did not start within {self.longest_wait:g} s, because others failed."))
 
     async def _written(self, items: list[Item]) -> list[Result]:
         self.written += 1

@@ -243,6 +243,20 @@ def test_items_do_not_wait_for_a_lock_one_after_the_other(error: StoreError) -> 
     assert results(waiting)[2:] == ([None, None] if table.under_way else [Contention, Contention])
 
 
+@pytest.mark.parametrize("error", [Contention("55P03", "a lock"), DataRejected("22021"), None])
+def test_items_do_not_wait_for_one_failing_write_after_the_other(error: StoreError | None) -> None:
+    table = Table()
+    batch = table.batch(max_items=1, writes=1, longest_wait=20.0)
+    waiting = submit(batch, 1, 2, 3)
+    table.clock.advance(20)
+    waiting += submit(batch, 4)
+    table.clock.advance(1)
+    table.end(error)
+    late = isinstance(error, Contention)
+    assert [items for items, _ in table.under_way] == [[4 if late else 2]] and batch.waiting == (0 if late else 2)
+    assert results(waiting)[1:] == ([Unavailable, Unavailable, None] if late else [None, None, None])
+
+
 def test_cancelling_a_caller_does_not_affect_the_others() -> None:
     table = Table()
     batch = table.batch()
