@@ -243,6 +243,7 @@ class DashboardRig:
     test_sender: str | None = None
     clock: Clock = attrs.field(factory=Clock)
     mailer: FakeMailer = attrs.field(factory=FakeMailer)
+    in_thread: Callable[[Callable[[], Any]], Any] = lambda work: succeed(work())
 
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
@@ -257,7 +258,7 @@ class DashboardRig:
         self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
             "maintenance": maintenance, "intake": self.intake, "reputation": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
-            "pool": self.pool, "clock": self.clock, "encryption": ENCRYPTION, "in_thread": lambda work: succeed(work()),
+            "pool": self.pool, "clock": self.clock, "encryption": ENCRYPTION, "in_thread": self.in_thread,
             "base_url": self.base_url, "accounts": Accounts(self.pool, self.clock), "domains": domains,
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mailer": self.mailer,
             "sign_up": self.sign_up, "notify": lambda name: None, "providers": self.providers, "relay_ports": {},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import pytest_twisted
@@ -52,7 +54,13 @@ async def test_the_review_shows_what_is_unused_and_who_decided(pool: Pool) -> No
 @pytest_twisted.ensureDeferred
 async def test_the_page_is_short_however_many_keys_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_review, "ENDED", 2)
-    rig = DashboardRig(pool)
+    files: list[bytes] = []
+
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        files.append(work())
+        return files[-1]
+
+    rig = DashboardRig(pool, in_thread=in_thread)
     account_id = await rig.account()
     await rig.person(ANN, account_id)
     at = rig.clock.seconds()
@@ -60,7 +68,9 @@ async def test_the_page_is_short_however_many_keys_ended(pool: Pool, monkeypatch
     await pool.transact(lambda tx: write(tx, lines, at))
     ann = await rig.inside(ANN)
     assert re.findall(r"<strong>(key \d)", (await ann.get(ACCESS)).text) == ["key 2", "key 3"]
+    files.clear()
     assert (await ann.get(f"{ACCESS}/review.csv")).text.count("revoked") == 4
+    assert [file.count(b"revoked") for file in files] == [4]  # not on the reactor's thread
 
 
 @pytest_twisted.ensureDeferred
