@@ -195,7 +195,8 @@ def _connect(dsn: str) -> Any:
                 "operation": operation,
             }
 
-    arguments = parse_dsn(bounded(dsn))
+    # Of several hosts, the pool passes over standbys, whatever the DSN says.
+    arguments = parse_dsn(bounded(dsn)) | {"target_session_attrs": "read-write"}
     arguments |= {"application_name": "mailsvc migrate", "client_encoding": "UTF8"}
     database = arguments.pop("dbname", "")
     uri = DatabaseURI("postgresql", None, None, None, None, database, arguments)

@@ -10,7 +10,9 @@ from typing import Any
 
 import psycopg2
 import pytest
+from psycopg2.extensions import make_dsn, parse_dsn
 
+from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
 from tests.chaos.cluster import Cluster, with_standby
 from tests.store.postgres.waiting import eventually
@@ -48,6 +50,13 @@ def test_a_standby_that_does_not_apply_what_it_gets_is_behind(pair: tuple[Cluste
     assert 1_000_000 < (seen(primary).lag or 0) < 10_000_000
     ask(standby, "SELECT pg_wal_replay_resume()")
     eventually(lambda: seen(primary).lag == 0)
+
+
+def test_migrations_are_applied_on_the_primary_wherever_it_is_in_the_dsn(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+    (tmp_path / "0001_first.sql").write_text("CREATE TABLE first (n int);\n")
+    primary, standby = (parse_dsn(each.dsn) for each in pair)
+    hosts, ports = (",".join(each[name] for each in (standby, primary)) for name in ("host", "port"))
+    assert migrate(make_dsn(**primary | {"host": hosts, "port": ports}), str(tmp_path)) == ["0001_first"]
 
 
 def test_commits_that_wait_are_noticed(pair: tuple[Cluster, Cluster]) -> None:
