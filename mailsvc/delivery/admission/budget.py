@@ -98,22 +98,29 @@ class Budget:
         self.open += 1
 
     def give_back(self) -> None:
-        """A connection is gone. Those that wait are woken in order, until one takes its place."""
+        """A connection is gone. Those that wait are woken in order until one takes its place, and again for each that ended meanwhile."""
         self.open -= 1
         if self._waking:  # called by one that was woken and has failed already; the loop below continues with the next
             return
-        self._waking = True
+        self._waking, before = True, self.open + 1
         try:
-            for _ in range(len(self._waiting)):
-                if not self._waiting:  # one that was woken ended the wait of others
-                    break
+            while self.open < before:  # one that was woken has closed an idle connection
                 before = self.open
-                wake, _ = self._waiting.popitem(last=False)
-                wake()
-                if self.open > before:
-                    return
+                before += self._wake()
         finally:
             self._waking = False
+
+    def _wake(self) -> bool:
+        """Whether one has taken a place."""
+        for _ in range(len(self._waiting)):
+            if not self._waiting:  # one that was woken ended the wait of others
+                break
+            before = self.open
+            wake, _ = self._waiting.popitem(last=False)
+            wake()
+            if self.open > before:
+                return True
+        return False
 
     def wait(self, wake: Wake) -> None:
         """Call `wake` once when a connection is given back."""

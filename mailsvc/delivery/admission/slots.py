@@ -58,19 +58,20 @@ class Slots:
         self._bulk.pop(wake, None)
 
     def give_back(self) -> None:
-        """A connection is gone. Those that wait are woken in order, each at most once, until one takes the slot."""
+        """A connection is gone. Those that wait are woken in order until one takes the slot, and again for each slot freed meanwhile."""
         self.taken -= 1
         if self._waking:  # called by one that was woken and has failed already; the loop below continues with the next
             return
         self._waking, before = True, self.taken + 1
         try:
-            while self.taken < before:
+            while self.taken < before:  # one that was woken has closed an idle connection
                 before = self.taken
-                self._wake()
+                before += self._wake()
         finally:
             self._waking = False
 
-    def _wake(self) -> None:
+    def _wake(self) -> bool:
+        """Whether one has taken a slot."""
         for queue in (self._transactional, self._bulk):
             for _ in range(len(queue)):
                 if not queue:
@@ -79,7 +80,8 @@ class Slots:
                 wake, _ = queue.popitem(last=False)
                 wake()
                 if self.taken > before:
-                    return
+                    return True
+        return False
 
     def start_idle(self, close: Wake) -> None:
         """A connection has no mail. `close` ends it if others need its slot."""

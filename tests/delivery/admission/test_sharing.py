@@ -123,6 +123,23 @@ def test_those_that_wait_are_woken_in_order_until_one_takes_the_slot() -> None:
     assert slots.taken == 1
 
 
+@pytest.mark.parametrize("make", [lambda: Slots(2), lambda: Budget(Clock(), Limits(connections=2), lambda: 1, lambda: None)])
+def test_all_that_a_wake_frees_is_taken(make: Callable[[], Slots | Budget]) -> None:
+    """One that cannot use the slot closes an idle connection while it asks: two of those that wait can go."""
+    sharing, took = make(), list[str]()
+
+    def take(name: str) -> None:
+        sharing.take()
+        took.append(name)
+
+    sharing.take()
+    sharing.take()
+    for wake in (sharing.give_back, partial(take, "a"), partial(take, "b")):
+        wait(sharing, wake)
+    sharing.give_back()
+    assert took == ["a", "b"]
+
+
 @pytest.mark.parametrize("make", [lambda: Slots(1), lambda: Budget(Clock(), Limits(connections=1), lambda: 1, lambda: None)])
 def test_more_can_wait_than_the_stack_is_deep(make: Callable[[], Slots | Budget]) -> None:
     """Each of them fails at once, as where no host has an address that mail may be sent to."""
