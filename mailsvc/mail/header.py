@@ -139,9 +139,13 @@ def _address_tokens(name: str, value: str, downgrade: bool) -> list[str]:
     tokens: list[str] = []
     names: list[str] = []  # parts of a display name, or an address without angle brackets
     in_group = False
-    for part in (*_PART.findall(value), ""):
+    parts = (*_PART.findall(value), "")
+    whole = 0  # up to here, comments belong to an address without angle brackets
+    for at, part in enumerate(parts):
         kind = part[:1]
-        if kind not in ("<", "(", ",", ":", ";", ""):
+        if kind == "(" and at >= whole and not (text := "".join(names)).isascii() and "@" in text:
+            whole = _end_after_comments(parts, at)
+        if at < whole or kind not in ("<", "(", ",", ":", ";", ""):
             names.append(part)
             continue
         text = "" if kind == "(" else part if kind == "<" else "".join(names)
@@ -164,6 +168,13 @@ def _address_tokens(name: str, value: str, downgrade: bool) -> list[str]:
         elif tokens:
             tokens[-1] += part
     return tokens
+
+
+def _end_after_comments(parts: Sequence[str], at: int) -> int:
+    """Where an address ends if only comments follow, otherwise 0."""
+    while at < len(parts) - 1 and (parts[at].startswith("(") or parts[at].isspace()):
+        at += 1
+    return at if parts[at][:1] in (",", ";", "") else 0
 
 
 def _name_tokens(parts: Sequence[str]) -> list[str]:

@@ -75,6 +75,7 @@ def test_names_with_commas_stay_one_address() -> None:
         ("jürgen@b.example", "jürgen@b.example: ;"),
         ("Jö <jö@b.example>, a@b.example", "Jö <jö@b.example>: ;, a@b.example"),
         ('a@b.example, "Ö, X" <ö@b.example>', "a@b.example, Ö, X <ö@b.example>: ;"),
+        ("jö@b.example (Jö) (x), a@b.example", "jö@b.example (Jö) (x): ;, a@b.example"),
     ],
 )
 def test_a_non_ascii_address_becomes_a_group_without_addresses(value: str, shown: str) -> None:
