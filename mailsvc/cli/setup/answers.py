@@ -75,7 +75,7 @@ def _asker(given: Mapping[str, Any], asking: bool) -> Callable[[str, str, str | 
 def _typed(question: str, default: str | None) -> str:
     """click asks again without a word if there is no default and nothing is entered."""
     text: str = click.prompt(question, default=default or "", show_default=default is not None, err=True)
-    if not text.strip():
+    if default is None and not text.strip():
         raise ValueError("Enter an answer: there is no default.")
     return text
 
