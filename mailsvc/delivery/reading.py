@@ -108,9 +108,15 @@ def closed(reply: Reply, reason: str, meaning: Meaning | None) -> Bounced:
 
 
 def _too_many(reply: Reply, stage: Stage) -> bool:
-    """Too many recipients (5321 §4.5.3.1.10): 452, or 552 from old servers. A full mailbox has the enhanced code 4.2.2."""
-    codes = (452, 552) if stage == "rcpt" else (452,) if stage == "ours" else ()
-    return reply.code in codes and reply.enhanced in (None, "4.5.3", "5.5.3")
+    """Too many recipients: 452, or 552 from old servers (5321 §4.5.3.1.10), or any code with the enhanced one for it (3463 §3.6).
+
+    A full mailbox has the enhanced code 4.2.2, and 421 ends the session.
+    """
+    if stage == "ours":
+        return reply.code == 452 and reply.enhanced in (None, "4.5.3", "5.5.3")
+    if stage != "rcpt" or reply.code == 421:
+        return False
+    return reply.enhanced in ("4.5.3", "5.5.3") or (reply.code in (452, 552) and reply.enhanced is None)
 
 
 def _about(leased: Leased, reply: Reply, stage: Stage, result: Result) -> bool:

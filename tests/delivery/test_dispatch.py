@@ -257,12 +257,19 @@ def test_each_recipient_has_its_own_outcome() -> None:
     assert isinstance(rig.store.last(1, 3), Later)
 
 
-def test_recipients_over_the_servers_limit_go_in_further_transactions() -> None:
+@pytest.mark.parametrize(
+    ("too_many", "alone"),
+    [
+        (Reply(552, "too many recipients"), Later),
+        (Reply(451, "too many recipients", "4.5.3"), Later),
+        (Reply(550, "too many recipients", "5.5.3"), Bounced),
+    ],
+)
+def test_recipients_over_the_servers_limit_go_in_further_transactions(too_many: Reply, alone: type[Later | Bounced]) -> None:
     rig = DeliveryRig()
     server = rig.server("example.com", "1.1.1.1")
     for recipient in range(25):
         rig.store.add(1, f"r{recipient}@example.com", recipient=recipient, destination="mx.example.com")
-    too_many = Reply(552, "too many recipients")
     server.answer = lambda envelope: each(
         envelope, [(fakes.OK, "dot") if n < 10 else (too_many, "rcpt") for n in range(len(envelope.recipients))]
     )
@@ -273,7 +280,7 @@ def test_recipients_over_the_servers_limit_go_in_further_transactions() -> None:
     server.answer = lambda envelope: answered(envelope, too_many)
     rig.store.add(2, "bob@example.com", destination="mx.example.com")
     rig.run(5)
-    assert isinstance(rig.store.last(2), Later)  # alone, it has to wait
+    assert isinstance(rig.store.last(2), alone)  # it cannot be sent with fewer others
     assert len(server.mails) < 10
 
 
