@@ -1,5 +1,4 @@
-// The library's theming, with the theme's styles read once for each version of the letter. It reads them for each node, which takes seconds
-// in a long letter whenever it is saved.
+// The theme's styles are read once for each version of the letter, not for each node, so that a long letter is saved quickly.
 import { EmailTheming, getEmailTheming, getMergedCssJs, getResolvedNodeStyles } from "@react-email/editor/plugins";
 
 export const theming = EmailTheming.extend({

@@ -1,7 +1,7 @@
 """Reads the header of a submitted message, and makes the few changes that submission allows (RFC 6409 §8). The body is not read.
 
-Removes `Bcc`, the fields that are only for this service, and the space in `Subject :` of signed fields. Prepends `Received`, and `Date` and
-`Message-ID` if they are missing or empty. All other bytes remain unchanged.
+Removes `Bcc`, the fields that are only for this service, and spaces before the colon of signed fields (`Subject :`). Prepends `Received`, and
+`Date` and `Message-ID` if they are missing or empty. All other bytes remain unchanged.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes, bytes
 
 
 def _written(line: bytes, name: bytes, raw: bytes) -> bytes:
-    """Returns the field, of those that are signed without spaces before the colon."""
+    """Returns the field. A signed one has no spaces before its colon."""
     return b"%b:%b\r\n" % (name, raw) if _is_spaced(line, name) else line
 
 

@@ -30,7 +30,7 @@ PER_EMAIL = 10_000  # that are stored of one email
 PENDING_PER_EMAIL = 500  # of one email that wait, so that one link leaves room for others
 MOST_BYTES = 16 << 20  # of the texts of those that wait
 RECENT = 10_000  # emails whose latest clicks are remembered
-UNIQUE = "23505"  # it had been stored before the connection to the database broke
+UNIQUE = "23505"  # unique_violation: it had been stored before the connection to the database broke
 _BURST = timedelta(seconds=BURST)
 
 log = Logger()

@@ -73,7 +73,7 @@ def _asker(given: Mapping[str, Any], asking: bool) -> Callable[[str, str, str | 
 
 
 def _typed(question: str, default: str | None) -> str:
-    """click asks again without a word if there is no default and nothing is entered."""
+    """Asks once. Raises a ValueError if nothing is entered and there is no default."""
     text: str = click.prompt(question, default=default or "", show_default=default is not None, err=True)
     if default is None and not text.strip():
         raise ValueError("Enter an answer: there is no default.")

@@ -286,13 +286,13 @@ class Connector:
                 tries.reasons.append(f"{host.name} ({address}) answered {' '.join(str(closed[1]).split())}")
                 tries.refused(host.name, closed[1])
                 continue
-            connection = await self._address(route, host, address, options, tries)
+            connection = await self._from_a_source(route, host, address, options, tries)
             if connection is not None:
                 return connection
         return None
 
-    async def _address(self, route: Route, host: Host, address: str, options: DialOptions, tries: _Tries) -> OpenConnection | None:
-        """From another source as long as this machine does not have the chosen one."""
+    async def _from_a_source(self, route: Route, host: Host, address: str, options: DialOptions, tries: _Tries) -> OpenConnection | None:
+        """Connects to one address. If this machine does not have the chosen source, another one is tried."""
         while True:
             left_out = self._left_out()
             chosen = await self._sources.choose(route.destination, address, options.preferred, left_out)

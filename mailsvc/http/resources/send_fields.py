@@ -234,10 +234,10 @@ def email(value: Any, rules: Rules, client: str | None = None, trace: str | None
 
 def _headers(given: Mapping[str, str], sender: Mailbox) -> Mapping[str, str]:
     headers = {name: _unfolded(value) for name, value in given.items() if name.lower() not in _REPLACED}
-    return {name: value for name, value in headers.items() if name.lower() != "sender" or not _names(value, sender)}
+    return {name: value for name, value in headers.items() if name.lower() != "sender" or not _repeats(value, sender)}
 
 
-def _names(value: str, sender: Mailbox) -> bool:
+def _repeats(value: str, sender: Mailbox) -> bool:
     """Whether a Sender header only repeats `from` (5322 §3.6.2), as that of Symfony Mailer does if an application sets a sender."""
     try:
         return parse_mailbox(value).address.lower() == sender.address.lower()

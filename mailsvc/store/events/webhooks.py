@@ -30,7 +30,6 @@ GRACE = timedelta(hours=24)  # during which the previous secret signs too
 COLUMNS = Columns.named(
     "id", "account_id", "url", "events", "status", "disabled_why", "failing_since", "failed_at", "failed_with", "hold_until", "created_at"
 )
-# Locks the account, so that concurrent adds respect the limit.
 COUNT = "SELECT count(*) FROM webhooks WHERE account_id = %s"
 ADD = f"""
 INSERT INTO webhooks (id, account_id, url, events, secret, created_at) VALUES (%s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}

@@ -56,7 +56,7 @@ __all__ = [
 
 MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
-LONGEST_WAIT = 20.0  # seconds for a failing database: many HTTP clients give up after 30
+LONGEST_WAIT = 20.0  # seconds that an email waits while other writes fail: many HTTP clients give up after 30
 LARGE = 2  # submissions with large messages at a time: one is written while another is committed
 OVERHEAD = 1024  # bytes that an email counts for besides its message
 

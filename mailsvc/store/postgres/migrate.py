@@ -60,12 +60,12 @@ class TooOld(Exception):
 def migrate(dsn: str, source: str = SOURCE) -> list[str]:
     """Apply missing migrations. Returns their names. In a cell, its views follow; without missing ones, the coordinator is not needed."""
     try:
-        return _brought_up(dsn, source)
+        return _migrate_with_views(dsn, source)
     except psycopg2.Error as error:  # of connecting, of waiting for another process, or of a cell's views
         raise translated(error) from error
 
 
-def _brought_up(dsn: str, source: str) -> list[str]:
+def _migrate_with_views(dsn: str, source: str) -> list[str]:
     cell = cell_of(dsn)
     if cell is None:
         return _migrate(dsn, source)
