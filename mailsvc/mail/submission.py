@@ -1,7 +1,7 @@
 """Reads the header of a submitted message, and makes the few changes that submission allows (RFC 6409 §8). The body is not read.
 
-Removes `Bcc`, the fields that are only for this service, and spaces before the colon of signed fields (`Subject :`). Prepends `Received`, and
-`Date` and `Message-ID` if they are missing or empty. All other bytes remain unchanged.
+Removes `Bcc`, the fields that are only for this service, and spaces before the colon of signed fields (`Subject :`). Prepends `Received`,
+and `Date` and `Message-ID` if they are missing or empty. All other bytes remain unchanged.
 """
 
 from __future__ import annotations
