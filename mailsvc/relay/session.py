@@ -114,8 +114,7 @@ class RelaySession:
         caller = await relay.find_caller(token) or await relay.moved(token, relay_replies.MOVED) if relay.well_formed(password) else None
         if isinstance(caller, Reply):
             return caller
-        right_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), relay.user.encode())
-        if caller is None or not right_user:
+        if caller is None or not _names(relay.user, user):
             relay.login_failures.add(self._client)
             return replies.LOGIN_FAILED
         return self._log_in(Authenticated(caller, token)) or Login(user, caller)
@@ -224,3 +223,9 @@ class RelaySession:
         self._relay.per_address.leave(self._client)
         if self._login is not None:
             self._log_out(self._login)
+
+
+def _names(name: str, given: str) -> bool:
+    """Whether a client gave this user name. A domain may follow, because some programs take only an address."""
+    text, expected = given.encode("utf-8", "surrogateescape"), name.encode()
+    return hmac.compare_digest(text, expected) or hmac.compare_digest(text.rpartition(b"@")[0], expected)

@@ -29,6 +29,14 @@ def test_both_permissions_can_log_in() -> None:
         assert RelayRig().logged_in(token).mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Ok: queued as ")
 
 
+def test_a_domain_may_follow_the_user_name() -> None:
+    client = RelayRig().connect("465")
+    client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "X"}
+    client.command("EHLO me")
+    assert client.login(TOKEN, "mailsvc@example.com").startswith("235")
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250")
+
+
 @pytest.mark.parametrize(
     ("token", "user", "reply"),
     [
@@ -36,6 +44,9 @@ def test_both_permissions_can_log_in() -> None:
         ("not a key", "mailsvc", "535 5.7.8 Authentication credentials invalid"),
         (TOKEN, "somebody", "535 5.7.8 Authentication credentials invalid"),
         (TOKEN, "", "535 5.7.8 Authentication credentials invalid"),
+        (TOKEN, "@example.com", "535 5.7.8 Authentication credentials invalid"),
+        (TOKEN, "somebody@example.com", "535 5.7.8 Authentication credentials invalid"),
+        (TOKEN, "mailsvc@example.com@example.com", "535 5.7.8 Authentication credentials invalid"),
         (SUSPENDED, "mailsvc", "525 5.7.13 The account is suspended"),
         (SUSPENDED, "somebody", "535 5.7.8 Authentication credentials invalid"),
     ],
