@@ -69,7 +69,7 @@ async def within(seconds: float, waiting: Deferred[None], reactor: Any) -> None:
     try:
         await waiting.addTimeout(seconds, reactor)
     except TimeoutError:
-        log.warn("some requests are still in progress after {seconds:g} s; dropping them", seconds=seconds)
+        log.warn("some requests are still in progress after {seconds:g} s; not waiting for them any longer", seconds=seconds)
 
 
 def _printed(address: Any) -> str:

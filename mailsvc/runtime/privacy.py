@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import held, utc
 from mailsvc.runtime.lifecycle import Opened
-from mailsvc.runtime.polling import PollingLoop
+from mailsvc.runtime.polling import EXPECTED, PollingLoop
 from mailsvc.settings.privacy import Privacy
 from mailsvc.store.account_data.closing import Closing
 from mailsvc.store.account_data.deletion import sweep
@@ -24,7 +24,7 @@ from mailsvc.store.in_turn import in_turn
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.eraser import Eraser
 from mailsvc.store.privacy.erasures import the_account
-from mailsvc.store.privacy.journal import Journal, Recorded, apply
+from mailsvc.store.privacy.journal import Journal, JournalError, Recorded, apply
 
 EVERY = 5.0  # seconds
 RETRY = timedelta(minutes=15)  # for one that waits for mail in delivery: each try reads everything
@@ -58,7 +58,7 @@ class ErasureService:
     _swept: datetime | None = attrs.field(default=None, init=False)
 
     def start(self, opened: Opened) -> None:
-        loop = PollingLoop(self.clock, "erasing personal data", self.continue_all, EVERY)
+        loop = PollingLoop(self.clock, "erasing personal data", self.continue_all, EVERY, expected=(*EXPECTED, JournalError))
         loop.start(at_once=False)
 
         async def stop() -> None:

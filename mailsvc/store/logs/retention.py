@@ -15,6 +15,7 @@ from functools import partial
 from uuid import UUID
 
 import attrs
+from twisted.logger import Logger
 
 from mailsvc.store.cells.coordinator import changing_schema
 from mailsvc.store.ids import uuid7_floor
@@ -31,6 +32,8 @@ BATCH = 500  # rows by which an account's own are deleted
 BATCHES = 400  # of these for one table and account in one sweep; the rest is for the next
 PAGES = 1000  # at the end of a partition, where its latest rows are
 PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
+
+log = Logger()
 
 _ALONE = "SELECT pg_try_advisory_xact_lock(%s)"
 
@@ -156,7 +159,9 @@ class Retention:
                 try:
                     done += await self._end(kind, day, before)
                 except (Contention, TimedOut):
-                    break  # for example a backup: a waiting lock blocks all others, so do not try again for each day
+                    # For example a backup. A waiting lock blocks all others, so do not try again for each day.
+                    log.info("The table {table} is in use, so its data of {day} stays until the next sweep.", table=first, day=day.date())
+                    break
         return done
 
     async def _end(self, kind: Kind, day: datetime, before: datetime) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
 from mailsvc.accounts.retention import RetentionSweep
 from mailsvc.clock import TimeOfDay
@@ -201,8 +202,13 @@ async def test_a_backup_is_waited_for_once_and_not_for_each_day(store: StoreRig,
 
     async def read(tx: Transaction) -> None:
         await tx.rows("SELECT 1 FROM emails, messages LIMIT 1")
-        assert await Retention(store.pool).sweep({"emails": 30, "bodies": 30}, NOW) == []
+        with capturedLogs() as entries:
+            assert await Retention(store.pool).sweep({"emails": 30, "bodies": 30}, NOW) == []
         assert len(tried) == 2
+        assert [formatEvent(each) for each in entries] == [
+            f"The table {table} is in use, so its data of {day.date()} stays until the next sweep."
+            for table, day in zip(("emails", "messages"), tried, strict=True)
+        ]
 
     await store.pool.transact(read)
     assert len(await Retention(store.pool).sweep({"emails": 30}, NOW)) == 4 * len(MAIL)

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
-from mailsvc.runtime.privacy import ErasureService
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.privacy import EVERY, ErasureService
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy.eraser import Eraser
@@ -113,6 +116,20 @@ async def test_a_process_that_was_stopped_with_the_lock_stops_no_other(pool: Poo
             with pytest.raises(JournalError, match=r"erasures is locked by another process, which may have been stopped\."):
                 await use()
     assert called == ["add", "entries", "expire"]
+
+
+def test_the_daemon_logs_a_journal_that_cannot_be_used_in_one_line(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(self: ErasureService) -> None:
+        raise JournalError("The erasure journal is locked.")
+
+    monkeypatch.setattr(ErasureService, "continue_all", fail)
+    clock, nothing = Clock(), cast(Any, None)
+    with capturedLogs() as logs:
+        ErasureService(clock, Recorded(nothing, journal)).start(Opened())
+        clock.advance(EVERY)
+    [line] = logs
+    assert "log_failure" not in line
+    assert formatEvent(line) == "erasing personal data failed, retrying in 5 s: The erasure journal is locked."
 
 
 def test_a_journal_that_cannot_be_written_is_named(tmp_path: Path) -> None:
