@@ -14,14 +14,16 @@ from mailsvc.store.broadcasts.consent import NONE, Consents, Question
 REASONS: Mapping[str, str] = {
     "unsubscribed": "The recipient has unsubscribed from all broadcasts.",
     "topic": "The recipient is not subscribed to the topic of this email.",
+    "topic deleted": "The topic of this email was deleted, and the recipient had not chosen it.",
 }
 SUPPRESSED = "The address was put on the suppression list while the email was in the queue."
 CANCELED = "The broadcast was canceled."
 DELETED = "The broadcast no longer exists."
+TOPIC_DELETED = "The topic was deleted, so nobody’s choice is known any more. Restore the topic and continue, or cancel the broadcast."
 
 
 class OnHold(Exception):
-    """The broadcast is paused: its emails are sent later, if somebody continues it. The text says why."""
+    """The broadcast is paused, or will be: its emails are sent later, if somebody continues it. The text says why."""
 
 
 @attrs.define(eq=False)
@@ -37,7 +39,7 @@ class Consent:
     async def unwanted(
         self, account_id: UUID, broadcast_id: UUID | None, topic_id: UUID | None, addresses: Sequence[str]
     ) -> Mapping[str, str]:
-        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused."""
+        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused, or its topic deleted."""
         key, found = await self.keys.of(account_id), {}
         for address in addresses:
             facts = await self.stored.facts(Question(account_id, key.hash(address), address, topic_id or NONE, broadcast_id or NONE))
@@ -45,7 +47,11 @@ class Consent:
                 found[address] = CANCELED if facts.status == "canceled" else DELETED
                 continue
             refused = refusal(facts.unsubscribed, facts.default, facts.choice)
-            if refused is not None:
+            if refused == "topic" and facts.choice is None and facts.topic_deleted:
+                if facts.status == "queued":  # the broadcast is about to be paused: the topic can be restored
+                    raise OnHold(TOPIC_DELETED)
+                found[address] = REASONS["topic deleted"]
+            elif refused is not None:
                 found[address] = REASONS[refused]
             elif facts.suppressed:
                 found[address] = SUPPRESSED

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from mailsvc import policy
 from mailsvc.audience.consent import refusal
 from mailsvc.broadcasts.breaker import Breaker
+from mailsvc.broadcasts.consent import TOPIC_DELETED
 from mailsvc.broadcasts.review import lacks
 from mailsvc.broadcasts.sample import Sample, sample
 from mailsvc.clock import held, unix
@@ -59,7 +60,6 @@ _LACKING = {
     "subject": "The subject is empty.",
     "content": "The broadcast has no content.",
 }
-_TOPIC_DELETED = "The topic was deleted, so nobody’s choice is known any more. Restore the topic and continue, or cancel the broadcast."
 
 MOVES = ("started", "refused", "paused", "sent")  # outcomes of a broadcast so far
 
@@ -236,11 +236,13 @@ class Fanout:
 
     async def _finish(self, found: Broadcast) -> None:
         """It is sent once every recipient was tried."""
-        if await self.sending.untried(found):
-            await self.sending.set(found, next_at=self._soon())
-        else:
+        if not await self.sending.untried(found):
             await self.sending.set(found, status="sent", sent_at=self._now(), next_at=None, reason=None)
             self.moved["sent"] += 1
+        elif found.topic_id is not None and await self._default(found) is None:
+            await self._pause(found, TOPIC_DELETED)
+        else:
+            await self.sending.set(found, next_at=self._soon())
 
     # Sending
 
@@ -250,13 +252,13 @@ class Fanout:
             later = self._now() + timedelta(seconds=SUSPENDED)
             await self.sending.set(found, next_at=later, reason="The account is suspended. Sending continues when it no longer is.")
             return
+        default = await self._default(found)
+        if found.topic_id is not None and default is None:  # without the topic, everybody would get it
+            await self._pause(found, TOPIC_DELETED)
+            return
         room = self.pace.ahead - await self.sending.waiting(found, self.pace.ahead)
         if room <= 0:
             await self.sending.set(found, next_at=self._soon())
-            return
-        default = await self._default(found)
-        if found.topic_id is not None and default is None:  # without the topic, everybody would get it
-            await self._pause(found, _TOPIC_DELETED)
             return
         started = await self._started(found, limits, default)
         if started is None:

@@ -44,7 +44,7 @@ class Consent(Protocol):
     async def unwanted(
         self, account_id: UUID, broadcast_id: UUID | None, topic_id: UUID | None, addresses: Sequence[str]
     ) -> Mapping[str, str]:
-        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused."""
+        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused, or its topic deleted."""
 
 
 @attrs.frozen

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.accounts.retention import RetentionSweep
-from mailsvc.broadcasts.consent import REASONS, SUPPRESSED
+from mailsvc.broadcasts.consent import REASONS, SUPPRESSED, OnHold
 from mailsvc.broadcasts.links import Source, UnsubscribeLinks
 from mailsvc.settings.retention import Retention
 from mailsvc.store.audience.keys import AudienceKeys
@@ -111,9 +112,31 @@ async def test_mail_about_a_deleted_topic_reaches_only_those_who_chose_it(rig: B
             await choose(rig, await rig.contact(address), topic, choice)
         await rig.pool.run("UPDATE topics SET deleted_at = %s", (NOW,))
         found = await rig.consent.unwanted(ACCOUNT, None, topic, list(people))
-        assert found == {address: REASONS["topic"] for address, choice in people.items() if not choice}
+        reasons = {False: REASONS["topic"], None: REASONS["topic deleted"]}
+        assert found == {address: reasons[choice] for address, choice in people.items() if not choice}
         await rig.pool.run("DELETE FROM topics")
         assert await rig.consent.unwanted(ACCOUNT, None, topic, list(people)) == found
+
+
+@pytest_twisted.ensureDeferred
+async def test_emails_of_a_broadcast_wait_while_its_topic_is_deleted(rig: BroadcastRig) -> None:
+    """It is paused a moment later. Whoever restores the topic continues it, and nobody has been left out."""
+    topic = await rig.topic(True)
+    people = {f"{choice}@example.net".lower(): await rig.contact(f"{choice}@example.net") for choice in (True, None)}
+    await choose(rig, people["true@example.net"], topic, True)
+    broadcast = await rig.send(topic_id=topic)
+    await rig.fanout.run()
+    await choose(rig, await rig.contact("false@example.net"), topic, False)
+    await rig.pool.run("UPDATE topics SET deleted_at = %s", (NOW,))
+    with pytest.raises(OnHold, match="The topic was deleted"):
+        await rig.consent.unwanted(ACCOUNT, broadcast, topic, ["none@example.net"])
+    others = ["true@example.net", "false@example.net"]
+    assert await rig.consent.unwanted(ACCOUNT, broadcast, topic, others) == {"false@example.net": REASONS["topic"]}
+    await rig.pool.run("UPDATE topics SET deleted_at = NULL")
+    assert await rig.consent.unwanted(ACCOUNT, broadcast, topic, ["none@example.net"]) == {}
+    await rig.pool.run("UPDATE topics SET deleted_at = %s", (NOW,))
+    await rig.pool.run("UPDATE broadcasts SET status = 'sent'")  # nobody can continue it
+    assert await rig.consent.unwanted(ACCOUNT, broadcast, topic, ["none@example.net"]) == {"none@example.net": REASONS["topic deleted"]}
 
 
 @pytest_twisted.ensureDeferred

@@ -422,6 +422,27 @@ async def test_a_topic_that_is_deleted_meanwhile_pauses_the_broadcast(rig: Broad
     assert (found.queued, found.paused_at, found.reason) == (20, None, None)
 
 
+@pytest.mark.parametrize("ahead", [10, 100])
+@pytest_twisted.ensureDeferred
+async def test_a_broadcast_whose_topic_is_deleted_is_paused_while_its_emails_wait(rig: BroadcastRig, ahead: int) -> None:
+    """The queue is full, or every contact has been processed."""
+    await rig.contacts(30)
+    broadcast = await rig.send(topic_id=await rig.topic(True))
+    rig.fanout = rig.engine(ahead=ahead)
+    await rig.fanout.run()
+    queued = len(await rig.addresses())
+    await rig.pool.run("UPDATE topics SET deleted_at = %s", (NOW,))
+    rig.clock.advance(2)
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert found.paused_at is not None and "topic was deleted" in (found.reason or "")
+    held = await rig.pool.rows("SELECT count(*) FROM queue WHERE next_at > '9999-01-01' AND reason = %s", (found.reason,))
+    assert held == [(queued,)]
+    await rig.pool.run("UPDATE topics SET deleted_at = NULL")
+    assert await rig.broadcasts.continue_(ACCOUNT, broadcast) is None
+    assert not await rig.pool.rows("SELECT FROM queue WHERE next_at > '9999-01-01'")
+
+
 @pytest_twisted.ensureDeferred
 async def test_recipients_of_old_broadcasts_are_deleted(rig: BroadcastRig) -> None:
     await rig.contacts(3)

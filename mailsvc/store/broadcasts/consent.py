@@ -23,7 +23,7 @@ _READ = f"""
 SELECT g.n, CASE WHEN c.id IS NULL THEN a.at IS NOT NULL ELSE c.unsubscribed END,
        CASE WHEN g.topic_id <> '{NONE}' THEN coalesce(t.subscribed, false) END,
        CASE WHEN c.id IS NULL THEN CASE WHEN o.at IS NOT NULL THEN false END ELSE ct.subscribed END,
-       b.status, b.paused_at IS NOT NULL, b.reason, s.address IS NOT NULL
+       b.status, b.paused_at IS NOT NULL, b.reason, s.address IS NOT NULL, g.topic_id <> '{NONE}' AND t.id IS NULL
 FROM (SELECT account_id, decode(hex, 'hex') AS hash, topic_id, broadcast_id, lower(address) AS address, n
       FROM unnest($1, $2, $3, $4, $5) WITH ORDINALITY AS u(account_id, hex, topic_id, broadcast_id, address, n)) g
 LEFT JOIN contacts c ON c.account_id = g.account_id AND c.hash = g.hash
@@ -52,7 +52,7 @@ class Question:
 class Facts:
     """`default` and `choice` are about the topic (audience/consent); `status`, `paused` and `reason` about the broadcast.
 
-    `suppressed`: the address is on the account's suppression list now.
+    `suppressed`: the address is on the account's suppression list now. `topic_deleted`: the topic no longer exists.
     """
 
     unsubscribed: bool
@@ -62,6 +62,7 @@ class Facts:
     paused: bool
     reason: str | None
     suppressed: bool
+    topic_deleted: bool
 
 
 class Consents:
