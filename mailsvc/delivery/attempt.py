@@ -221,7 +221,7 @@ class Attempts:
             self.log.error("attempt {tries} at {email_id} failed: {error!r}", tries=tries, email_id=transaction.email_id, error=error)
         if gone or tries >= self._limits.poison_tries:
             why = str(error) if gone else f"Sending failed {tries} times because of an internal error ({type(error).__name__})."
-            await self.settle(transaction, [Failed(why) for _ in transaction.recipients])
+            await self.settle(transaction, [_gone(leased, why) if gone else Failed(why) for leased in transaction.recipients])
         else:
             reason = f"Sending failed because of an internal error ({type(error).__name__}). It will be retried."
             await self.settle(transaction, [deferred(reason, leased, self.moment) for leased in transaction.recipients], fault=True)
@@ -386,9 +386,18 @@ def _settlement(
     return Settlement(of.account_id, of.email_id, of.domain_id, of.lease, at, outcomes, record, signature, passed_on, brief)
 
 
+def _gone(leased: Leased, why: str) -> Outcome:
+    """As if it had been in the queue when its domain was deleted (store/queue/claims)."""
+    return Failed(why) if _untried(leased) else Bounced(why, "Transient", "General")
+
+
+def _untried(leased: Leased) -> bool:
+    return leased.attempts == 0 and leased.status == "queued"
+
+
 def _expired(leased: Leased) -> Outcome:
     """It expired while it waited in memory."""
-    if leased.attempts == 0 and leased.status == "queued":
+    if _untried(leased):
         return Failed("It could not be sent before it expired.")
     return Bounced("It could not be delivered before it expired.", "Transient", "General", meaning=known("expired"))
 

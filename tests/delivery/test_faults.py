@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import deferLater
 
-from mailsvc.delivery.message_loader import Waits
+from mailsvc.delivery.message_loader import Gone, Waits
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
@@ -88,6 +88,17 @@ def test_a_message_that_is_gone_fails() -> None:
     rig.store.add(1, "bob@example.com")
     rig.start().run(3)
     assert rig.store.last(1) == Failed("The message is no longer stored.")
+
+
+def test_a_message_that_is_gone_after_an_attempt_bounces() -> None:
+    rig = DeliveryRig()
+    rig.server("example.com", "1.1.1.1")
+    rig.sending.error = Gone("The sending domain no longer exists.")
+    rig.store.add(1, "bob@example.com", attempts=1, status="delayed")
+    rig.store.add(1, "bea@example.com", recipient=1)
+    rig.start().run(3)
+    assert rig.store.last(1) == Bounced("The sending domain no longer exists.", "Transient", "General")
+    assert rig.store.last(1, 1) == Failed("The sending domain no longer exists.")
 
 
 def test_signing_happens_once_for_all_destinations_of_an_email() -> None:

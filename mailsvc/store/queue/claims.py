@@ -283,7 +283,8 @@ def _expired(
     if status in ("queued", "scheduled"):  # never attempted
         failure = Failure(f"It could not be sent before it expired. {reason or ''}".strip())
         return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, failure.stored(), notify)
-    bounce = Bounce("Transient", "General", f"It could not be delivered before it expired. {reason or ''}".strip())
+    why = f"It could not be delivered before it expired. {reason or ''}".strip()
+    bounce = Bounce("Transient", "General", why, why)
     return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, bounce.stored(), notify)
 
 
@@ -291,4 +292,5 @@ def stopped(now: datetime, reason: str, account_id: UUID, email_id: UUID, recipi
     """The event of a recipient that was removed from the queue."""
     if status in ("queued", "scheduled"):  # never attempted
         return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, Failure(reason).stored())
-    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, Bounce("Transient", "General", reason).stored())
+    bounce = Bounce("Transient", "General", reason, reason)
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, bounce.stored())

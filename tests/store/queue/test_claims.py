@@ -387,6 +387,20 @@ async def test_mail_of_a_domain_fails_in_transactions_that_continue_behind_each_
 
 
 @pytest_twisted.ensureDeferred
+async def test_recipients_that_were_tried_bounce_for_a_stated_reason(store: StoreRig) -> None:
+    deleted, expired = email(), attrs.evolve(email(), domain_id=OTHER)
+    await store.accept(deleted, expired)
+    await store.claim()
+    for mail in (deleted, expired):
+        await store.settle(mail, Deferred("Try again later.", NOW))
+    await store.queue.fail_domain(deleted.domain_id, "The domain was deleted.", NOW, 2)
+    await store.queue.expire(NOW + 10 * DAY)
+    for mail, reason in ((deleted, "The domain was deleted."), (expired, "It could not be delivered before it expired. Try again later.")):
+        [recipient] = await store.emails.recipients(ACCOUNT, mail.email_id)
+        assert (recipient.status, recipient.reason) == ("bounced", reason)
+
+
+@pytest_twisted.ensureDeferred
 async def test_plans_use_indexes_without_statistics(store: StoreRig) -> None:
     """Right after the queue was empty, the planner prefers to read all of it."""
     await store.accept(email())
