@@ -43,7 +43,12 @@ THROUGH = {
     **dict.fromkeys(("destinations", "operator_sessions", "operators", "slowdowns"), NOBODY),
 }
 # Rows that must not be changed now.
-_BUSY = {"queue": "t.lease IS NOT NULL", "broadcasts": "t.status IN ('scheduled', 'queued')"}
+_BUSY = {
+    "queue": "t.lease IS NOT NULL",
+    "broadcasts": "t.status IN ('scheduled', 'queued')",
+    # An email of a broadcast is composed from its row each time that it is tried, always to the same bytes.
+    "emails": "t.broadcast_id IS NOT NULL AND EXISTS (SELECT FROM queue q WHERE q.email_id = t.email_id)",
+}
 # Rows that are about this person alone.
 _OWN = {
     "emails": "NOT EXISTS (SELECT FROM unnest(t.recipients) AS r WHERE NOT (r ~* %(expression)s))",

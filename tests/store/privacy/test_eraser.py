@@ -147,6 +147,22 @@ async def test_mail_that_is_being_sent_is_finished_first(store: StoreRig, databa
 
 
 @pytest_twisted.ensureDeferred
+async def test_an_email_of_a_broadcast_keeps_what_it_is_composed_from_until_it_was_sent(store: StoreRig, database: str) -> None:
+    """Otherwise its next attempt would be another message, with a signature that does not fit."""
+    mail = email(CANARY)
+    await store.accept(mail)
+    await store.claim(CANARY.partition("@")[2])
+    merge = {"email": CANARY}
+    await store.pool.run("UPDATE emails SET broadcast_id = account_id, merge = %s", (merge,))
+    done = await run(store.pool)
+    assert done.finished_at is None and done.counts["waiting"]["emails.recipients"] == 1
+    assert await store.pool.rows("SELECT recipients, merge FROM emails") == [([CANARY], merge)]
+    await store.settle(mail, Delivered("250 OK"))
+    assert (await eraser(store.pool).run(done, CANARY)).finished_at is not None
+    assert leaks(database) == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_visits_of_the_recipient_are_erased_and_those_of_others_stay(store: StoreRig) -> None:
     mail = email(CANARY, OTHER)
     await store.accept(mail)
