@@ -60,6 +60,7 @@ _LACKING = {
     "subject": "The subject is empty.",
     "content": "The broadcast has no content.",
 }
+_DOMAIN_GONE = "The sending domain no longer exists."
 
 MOVES = ("started", "refused", "paused", "sent")  # outcomes of a broadcast so far
 
@@ -167,7 +168,7 @@ class Fanout:
         domain = await self.domains.find(found.account_id, sender.domain)
         refused = policy.domain_refusal(sender.domain, domain, None)
         if refused is not None or domain is None:
-            await self._not_started(found, "failed", refused.message if refused else "The sending domain no longer exists.")
+            await self._not_started(found, "failed", refused.message if refused else _DOMAIN_GONE)
             return
         properties = await self.sending.properties(found.account_id)
         text, keys = await self.in_thread(partial(_read, html, text, (found.subject, found.preview_text), properties))
@@ -237,12 +238,25 @@ class Fanout:
     async def _finish(self, found: Broadcast) -> None:
         """It is sent once every recipient was tried."""
         if not await self.sending.untried(found):
+            if (reason := await self._ended_untried(found)) is not None:
+                await self.sending.set(found, status="failed", reason=reason, next_at=None)
+                return
             await self.sending.set(found, status="sent", sent_at=self._now(), next_at=None, reason=None)
             self.moved["sent"] += 1
         elif found.topic_id is not None and await self._default(found) is None:
             await self._pause(found, TOPIC_DELETED)
         else:
             await self.sending.set(found, next_at=self._soon())
+
+    async def _ended_untried(self, found: Broadcast) -> str | None:
+        """Why not everybody was tried: the domain's queued emails have failed with it."""
+        assert found.domain_id is not None
+        domain = await self.domains.get(found.domain_id)
+        if domain is not None and domain.lost is None:
+            return None
+        if not (await self.sending.counts(found)).get("email.failed"):  # everybody was tried before
+            return None
+        return _DOMAIN_GONE if domain is None else domain.lost
 
     # Sending
 
@@ -262,7 +276,7 @@ class Fanout:
             return
         started = await self._started(found, limits, default)
         if started is None:
-            await self.sending.set(found, status="failed", reason="The sending domain no longer exists.", next_at=None)
+            await self.sending.set(found, status="failed", reason=_DOMAIN_GONE, next_at=None)
             return
         if (domain := started.domain).missing is not None:  # a broadcast can take weeks
             await self._pause(

@@ -443,6 +443,23 @@ async def test_a_broadcast_whose_topic_is_deleted_is_paused_while_its_emails_wai
     assert not await rig.pool.rows("SELECT FROM queue WHERE next_at > '9999-01-01'")
 
 
+@pytest.mark.parametrize("tried", [False, True])
+@pytest_twisted.ensureDeferred
+async def test_it_has_failed_if_its_last_emails_ended_with_their_domain(rig: BroadcastRig, tried: bool) -> None:
+    """Every contact has been processed; `tried`: and everybody was tried before the domain was deleted."""
+    await rig.contacts(3)
+    broadcast = await rig.send()
+    await rig.fanout.run()
+    await rig.settled(3 if tried else 1, "email.delivered")
+    rig.domains.domain = None
+    await rig.settled(3, "email.failed")
+    await rig.number()
+    rig.clock.advance(2)
+    await rig.fanout.run()
+    found = await rig.get(broadcast)
+    assert (found.status, found.reason) == (("sent", None) if tried else ("failed", "The sending domain no longer exists."))
+
+
 @pytest_twisted.ensureDeferred
 async def test_recipients_of_old_broadcasts_are_deleted(rig: BroadcastRig) -> None:
     await rig.contacts(3)
