@@ -1,4 +1,5 @@
--- Attempts are always recorded. Changes of the message only apply if the claim is still valid: no other attempt since.
+-- Attempts are always recorded. Changes of the message only apply if the claim is still valid: no other attempt since. A message that was
+-- discarded meanwhile, and so failed, has succeeded if this attempt did.
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, account_id uuid, webhook_id uuid, url text, event_id uuid, tries smallint, attempt_id uuid, status integer, response text,
@@ -14,8 +15,9 @@ WITH given AS MATERIALIZED (
     FROM given g
     WHERE o.webhook_id = g.webhook_id AND o.event_id = g.event_id AND o.tries = g.tries AND g.outcome = 'retry'
 ), ended AS (
-    UPDATE webhook_messages m SET status = g.outcome FROM given g JOIN done USING (n)
+    UPDATE webhook_messages m SET status = g.outcome FROM given g LEFT JOIN done USING (n)
     WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
+    AND (done.n IS NOT NULL OR (g.outcome = 'success' AND m.status = 'failed')) -- the endpoint was disabled during the request
 ), logged AS (
     INSERT INTO webhook_attempts (account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at)
     SELECT account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at FROM given g

@@ -203,6 +203,22 @@ async def test_an_attempt_at_the_former_url_does_not_count_for_the_new_one(setup
     assert (await setup.state(webhook)).failing_since == NOW + MINUTE
 
 
+@pytest.mark.parametrize(("status", "outcome", "shown"), [(200, "success", "success"), (500, "retry", "failed")])
+@pytest_twisted.ensureDeferred
+async def test_a_message_whose_endpoint_is_disabled_during_its_request_succeeds_if_it_was_accepted(
+    setup: Setup, status: int, outcome: str, shown: str
+) -> None:
+    """Otherwise, a replay of what failed would send it again."""
+    webhook = await setup.subscribe("email.delivered")
+    await setup.happen(2)
+    first, _ = await setup.claim()
+    await setup.webhooks.change(setup.account, webhook.id, status="disabled")
+    await setup.settle(first, status, outcome, next_at=NOW)
+    found = await setup.store.pool.rows("SELECT event_id, status FROM webhook_messages")
+    assert {event: status for event, status in found if event != first.event_id}.popitem()[1] == "failed"
+    assert dict(found)[first.event_id] == shown and await setup.waiting() == 0
+
+
 @pytest_twisted.ensureDeferred
 async def test_the_account_is_notified_of_a_failing_endpoint_before_it_is_disabled(setup: Setup) -> None:
     webhook = await setup.subscribe("email.sent")
