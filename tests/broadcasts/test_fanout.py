@@ -214,6 +214,25 @@ async def test_it_pauses_for_other_mail_while_enough_is_in_the_queue(rig: Broadc
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_contact_that_is_deleted_and_added_again_gets_one_email(rig: BroadcastRig) -> None:
+    await rig.contact("ada@example.net")
+    await rig.contact("bob@example.net")
+    broadcast = await rig.send()
+    rig.fanout = rig.engine(ahead=1)
+    await rig.fanout.run()
+    assert await rig.addresses() == ["ada@example.net"]
+    await rig.pool.run("DELETE FROM contacts WHERE address = 'ada@example.net'")
+    added = await rig.contact("ada@example.net")
+    await rig.pool.run("UPDATE contacts SET created_at = %s WHERE id = %s", (NOW + timedelta(seconds=1), added))
+    for _ in range(3):
+        await rig.settled(1, "email.delivered")
+        rig.clock.advance(2)
+        await rig.fanout.run()
+    assert await rig.pool.rows("SELECT recipients[1] FROM emails ORDER BY 1") == [("ada@example.net",), ("bob@example.net",)]
+    assert (await rig.get(broadcast)).status == "sent"
+
+
+@pytest_twisted.ensureDeferred
 async def test_an_hourly_rate_is_kept(rig: BroadcastRig) -> None:
     await rig.contacts(100)
     await rig.send(hourly_rate=3600)

@@ -40,10 +40,11 @@ TOTAL = "SELECT count(*) FROM contact_segments WHERE account_id = %s AND segment
 SEGMENT = "SELECT EXISTS (SELECT FROM segments WHERE account_id = %s AND id = %s AND deleted_at IS NULL)"
 PROPERTIES = "SELECT key, number::text, fallback #>> '{}' FROM contact_properties WHERE account_id = %s AND deleted_at IS NULL"
 TOPIC = "SELECT subscribed FROM topics WHERE account_id = %s AND id = %s AND deleted_at IS NULL"
-# Planned for a full table: from the members along their key, each contact by its own.
+# Planned for a full table: from the members along their key, each contact by its own. Somebody who was deleted and added again has an ID
+# behind the position, so contacts that were created since the start count as deleted.
 CONTACTS = """
-SELECT s.contact_id, c.email, c.first_name, c.last_name, c.unsubscribed, t.subscribed, CASE WHEN %(properties)s THEN c.properties END,
-       c.untracked
+SELECT s.contact_id, CASE WHEN c.created_at <= coalesce(%(started_at)s::timestamptz, 'infinity') THEN c.email END,
+       c.first_name, c.last_name, c.unsubscribed, t.subscribed, CASE WHEN %(properties)s THEN c.properties END, c.untracked
 FROM (
     SELECT contact_id FROM contact_segments
     WHERE account_id = %(account_id)s AND segment_id = %(segment_id)s AND contact_id > %(after)s ORDER BY contact_id LIMIT %(limit)s
@@ -87,7 +88,7 @@ class Overtaken(Exception):
 
 @attrs.frozen
 class Member:
-    """A contact of the segment. `unsubscribed` None: it was deleted. `choice`: for the broadcast's topic."""
+    """A contact of the segment. `email` None: it was deleted, or created after the start. `choice`: for the broadcast's topic."""
 
     contact_id: UUID
     email: str | None
@@ -182,7 +183,7 @@ class Sending:
         """The next contacts of the segment, in the order of their IDs."""
         named = {
             "account_id": of.account_id, "segment_id": of.segment_id, "after": of.position or NIL, "limit": limit,
-            "topic_id": of.topic_id or NIL, "properties": bool(of.numbers),
+            "topic_id": of.topic_id or NIL, "properties": bool(of.numbers), "started_at": of.started_at,
         }  # fmt: skip
         # By position, because this runs for each contact.
         return [Member(*row) for row in await self.pool.rows(CONTACTS, named)]
