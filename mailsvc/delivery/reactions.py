@@ -45,7 +45,8 @@ class Reactions:
             if why.until is None:
                 self._holds.leave_to_others(provider_of(destination))
             else:
-                self._holds.wait_for_source(provider_of(destination), why.reason, why.until)
+                name = destination if why.other_family else provider_of(destination)
+                self._holds.wait_for_source(name, why.reason, why.until)
             self._tasks.spawn(self._leases.give_back(waiting))
             return
         if not why.permanent:

@@ -128,9 +128,13 @@ class Unreachable(Exception):
 
 @attrs.define(eq=False)
 class NoSource(Unreachable):
-    """Nothing was tried, because no source address may send there before `until`. None: another process may, now."""
+    """Nothing was tried, because no source address may send there before `until`. None: another process may, now.
+
+    `other_family`: one may send to hosts with other addresses (IPv4 or IPv6).
+    """
 
     until: datetime | None = None
+    other_family: bool = False
 
 
 @attrs.define(eq=False)
@@ -235,7 +239,7 @@ class Connector:
                 return connection
         if tries.no_source is not None:
             if not tries.reasons:
-                raise NoSource(tries.no_source.reason, until=tries.no_source.until)
+                raise NoSource(tries.no_source.reason, until=tries.no_source.until, other_family=tries.no_source.other_family)
             tries.temporary(tries.no_source.reason.rstrip("."))
         if len(route.hosts) > _HOSTS:
             following = first + _HOSTS
@@ -297,8 +301,10 @@ class Connector:
             left_out = self._left_out()
             chosen = await self._sources.choose(route.destination, address, options.preferred, left_out)
             if isinstance(chosen, Refused):
-                tries.no_source = chosen
+                tries.no_source = chosen if tries.no_source is None or chosen.before(tries.no_source) else tries.no_source
                 return None
+            if chosen.source is None and tries.no_source is not None:
+                return None  # mail that waits for a source is not sent from an address that the system chooses
             ourselves = route.operator or refusal(address) is not None  # the operator allows it
             opened: OpenConnection | None = None
             try:

@@ -32,6 +32,7 @@ class SourceUpkeep:
     def __init__(self, clock: Any, state: SourceState, table: SourceTable, holds: Holds, resolver: Resolver, lists: Sequence[str]) -> None:
         self._clock, self.state, self._table, self._holds, self._resolver, self._lists = clock, state, table, holds, resolver, lists
         self._due: dict[str, float] = {}
+        self._lacking: dict[str, set[bool]] = {}  # by what waited: the families without a source when its wait was ended; True: IPv6
 
     async def start(self, opened: Opened) -> None:
         """Begin, before the first mail is sent."""
@@ -47,10 +48,21 @@ class SourceUpkeep:
         if self._is_due("forget", _FORGET):
             await self._table.forget(utc(self._clock))
         await self.state.refresh()
+        if self._is_due("lacking", _FORGET):
+            self._lacking.clear()
         for name in self._holds.waiting_for_source:
-            decision = self.state.decide(name)
-            if decision.admitted or decision.reason == "other process":
-                self._holds.end_wait(name)
+            self._end_wait(name)
+
+    def _end_wait(self, name: str) -> None:
+        """If a source may send again. If mail has waited again since then, its servers have only addresses of the other family."""
+        found = {six: self.state.decide(name, six) for six in (False, True)}
+        admitted = {six for six, decision in found.items() if decision.admitted or decision.reason == "other process"}
+        lacking = {six for six, decision in found.items() if six not in admitted and decision.reason != "no source"}
+        if not admitted:
+            self._lacking.pop(name, None)
+        elif not self._lacking.get(name) or admitted & self._lacking[name]:
+            self._lacking[name] = lacking
+            self._holds.end_wait(name)
 
     async def check_lists(self) -> None:
         """Ask the block lists about own addresses that are due. A listed one gets no connections until it is removed from the list."""

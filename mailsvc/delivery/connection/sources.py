@@ -34,10 +34,21 @@ class Chosen:
 
 @attrs.frozen
 class Refused:
-    """No source may send there before `until`, and why not. None: another process may now, or this one soon."""
+    """No source may send there before `until`, and why not. None: another process may now, or this one soon.
+
+    `absent`: the pool has no source of the address's family. `other_family`: one of the other family may send to other hosts.
+    """
 
     reason: str
     until: datetime | None
+    absent: bool = False
+    other_family: bool = False
+
+    def before(self, other: Refused) -> bool:
+        """Whether this one says better than another address' when mail can be sent."""
+        if self.absent or other.absent or other.until is None:
+            return other.absent and not self.absent
+        return self.until is None or self.until < other.until
 
 
 @attrs.frozen
@@ -68,7 +79,8 @@ class Sources:
         while True:
             decision = state.decide(destination, six)
             if not decision.admitted:
-                return Refused(sentence(decision.reason, pool, state.provider(destination)), decision.until)
+                reason = sentence(decision.reason, pool, state.provider(destination))
+                return Refused(reason, decision.until, decision.reason == "no source", state.decide(destination).admitted)
             source = self._one_of([self._by_address[each.address] for each in decision.usable], preferred, left_out)
             if next(each for each in decision.usable if each.address == source.address).left is None:
                 return Chosen(source)
