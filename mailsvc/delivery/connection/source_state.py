@@ -85,19 +85,19 @@ class SourceState:
         overflow = [] if other is None else self._facts(other, provider, six, today, now)
         return decide(self._facts(pool, provider, six, today, now), overflow, now)
 
-    async def reserve(self, address: str, destination: str) -> int:
-        """Emails that a connection from a source that warms up may send. 0: as many as today's have been sent."""
+    async def reserve(self, address: str, destination: str) -> tuple[int, date]:
+        """Emails that a connection from a source that warms up may send, and of which day. 0: as many as today's have been sent."""
         provider, day = self.provider(destination), self._today()
         key = address, provider
         if unused := self._unused.pop(key, 0):
-            return unused
+            return unused, day
         most = self._limit(self._own[address].since, provider, day) or 0
         granted, self._taken[key] = await self._table.reserve(address, provider, day, most, block(most))
-        return granted
+        return granted, day
 
-    def give_back(self, address: str, destination: str, count: int) -> None:
-        """A connection has not used these."""
-        if count > 0 and self._own[address].since is not None:
+    def give_back(self, address: str, destination: str, count: int, day: date | None) -> None:
+        """A connection has not used these of that day."""
+        if count > 0 and day == self._today():
             key = address, self.provider(destination)
             self._unused[key] = self._unused.get(key, 0) + count
 

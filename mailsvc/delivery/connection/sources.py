@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 
 import attrs
 
@@ -26,10 +26,11 @@ def _pick(sources: Sequence[Source], weights: Sequence[int]) -> Source:
 
 @attrs.frozen
 class Chosen:
-    """The source of a connection; None: the system chooses. `most`: emails that it may send over it, because it warms up."""
+    """The source of a connection; None: the system chooses. `most`: how much of a `day` it may send over it, because it warms up."""
 
     source: Source | None = None
     most: int | None = None
+    day: date | None = None
 
 
 @attrs.frozen
@@ -85,16 +86,16 @@ class Sources:
             if next(each for each in decision.usable if each.address == source.address).left is None:
                 return Chosen(source)
             try:
-                most = await state.reserve(source.address, destination)
+                most, day = await state.reserve(source.address, destination)
             except StoreError:
                 return Refused("The database cannot say how much the source addresses may still send today.", None)
             if most:
-                return Chosen(source, most)
+                return Chosen(source, most, day)
 
     def give_back(self, destination: str, chosen: Chosen, sent: int) -> None:
         """A connection has ended, after `sent` emails."""
         if self._state is not None and chosen.source is not None and chosen.most is not None:
-            self._state.give_back(chosen.source.address, destination, chosen.most - sent)
+            self._state.give_back(chosen.source.address, destination, chosen.most - sent, chosen.day)
 
     def may_send(self, destination: str, address: str) -> bool:
         """Whether a connection to the destination can come from this source now."""

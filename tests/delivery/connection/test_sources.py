@@ -214,8 +214,12 @@ def test_what_was_left_of_a_day_is_not_added_to_the_next() -> None:
     chosen = choose()
     assert chosen.most == 2
     sources.give_back("mx.small.example", chosen, 1)
+    open_at_midnight = choose()
+    assert open_at_midnight.most == 1
     rig.clock.advance(DAY)
+    sources.give_back("mx.small.example", open_at_midnight, 0)
     assert choose().most == 4
+    sources.give_back("mx.small.example", open_at_midnight, 0)
     assert isinstance(choose(), Refused)
 
 
