@@ -14,6 +14,7 @@ from typing import Any, Protocol, Required, TypedDict, Unpack
 
 import attrs
 from OpenSSL.SSL import Error as TlsError
+from service_identity.exceptions import VerificationError
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
@@ -424,6 +425,8 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, TlsError):
         reasons = [str(part[-1]) for part in (error.args[0] if error.args else ()) if part]
         return f"TLS failed: {'; '.join(reasons) or 'the handshake failed'}."
+    if isinstance(error, VerificationError):
+        return "TLS failed: the certificate is not for this host."
     detail = " ".join(str(error).split())[:DETAIL].rstrip(".")
     if not isinstance(error, ConnectionClosed | ConnectError | OSError):
         return f"The response is not valid HTTP: {detail}."

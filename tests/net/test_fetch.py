@@ -325,7 +325,7 @@ async def test_the_certificate_is_verified_for_the_host(tmp_path: Path) -> None:
     created = factory(b"HTTP/1.1 204 No\r\n\r\n")
     names: list[bytes | None] = []
     good, bad = Certificate.make(tmp_path, "shop.example"), Certificate.make(tmp_path, "other.example")
-    for certificate, trusted, outcome in ((good, good, 204), (good, bad, "TLS"), (bad, bad, "match")):
+    for certificate, trusted, outcome in ((good, good, 204), (good, bad, "verify failed"), (bad, bad, "is not for this host")):
         secured = TLSMemoryBIOFactory(contexts(certificate, names), False, created)
         port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(secured)
         rig = Rig(created, port.getHost().port)
@@ -334,8 +334,7 @@ async def test_the_certificate_is_verified_for_the_host(tmp_path: Path) -> None:
         if outcome == 204:
             assert (await fetching).status == 204
         else:
-            why = await refused(fetching)
-            assert "TLS failed" in why or "verif" in why.lower(), why
+            assert str(outcome) in await refused(fetching)
         await port.stopListening()
     assert set(names) == {b"shop.example"}
 
@@ -358,7 +357,7 @@ async def test_a_host_that_idna_does_not_allow_is_verified_like_others(tmp_path:
         if named == host:
             assert (await fetching).status == 204
         else:
-            assert "match" in await refused(fetching)
+            assert "the certificate is not for this host" in await refused(fetching)
         await port.stopListening()
     assert set(names) == {host.encode()}
 

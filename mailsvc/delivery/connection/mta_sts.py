@@ -32,7 +32,11 @@ _AT_ONCE = 20  # domains of a mail that are looked up at once: each can take the
 
 
 class NotFetched(Exception):
-    """A phrase: why there is no policy."""
+    """A phrase: why there is no policy. `result`: as TLS reports call it (8460 §4.3)."""
+
+    def __init__(self, why: str, result: str = "sts-policy-fetch-error") -> None:
+        super().__init__(why)
+        self.result = result
 
 
 Fetch = Callable[[str], Awaitable[bytes]]  # the policy file of a host; raises NotFetched
@@ -154,7 +158,7 @@ class Policies:
             policy = mta_sts.parse(body)
         except (NotFetched, BadPolicy) as error:
             known.failed_at, known.failed_id = self._clock.seconds(), announced
-            result = "sts-policy-fetch-error" if isinstance(error, NotFetched) else "sts-policy-invalid"
+            result = error.result if isinstance(error, NotFetched) else "sts-policy-invalid"
             self._tls_counts.count(domain, "sts", "", result)
             self.log.info("{domain} announces an MTA-STS policy that cannot be used: {error}", domain=domain, error=str(error))
             return

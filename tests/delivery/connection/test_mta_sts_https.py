@@ -111,9 +111,9 @@ async def test_a_policy_without_a_type_counts_as_text(rig: Rig, headers: dict[st
 @pytest.mark.parametrize(
     ("changes", "requests", "result"),
     [
-        ({"proof": "of another name"}, 0, "sts-policy-fetch-error"),
-        ({"proof": "expired"}, 0, "sts-policy-fetch-error"),
-        ({"proof": "of an unknown authority"}, 0, "sts-policy-fetch-error"),
+        ({"proof": "of another name"}, 0, "sts-webpki-invalid"),
+        ({"proof": "expired"}, 0, "sts-webpki-invalid"),
+        ({"proof": "of an unknown authority"}, 0, "sts-webpki-invalid"),
         ({"status": 404}, 1, "sts-policy-fetch-error"),
         ({"status": 301, "headers": {"Location": f"https://{HOST}/elsewhere"}}, 1, "sts-policy-fetch-error"),  # 8461 §3.3
         ({"status": 304}, 1, "sts-policy-fetch-error"),
@@ -144,7 +144,7 @@ async def test_a_stored_policy_applies_while_the_server_fails_and_a_new_id_repla
     rig.announce("2")
     rig.time.later += 600  # the record has left the cache
     assert await rig.found() == Policy("enforce", 604800, ("mx.example.com",))
-    assert (len(rig.web.requests), rig.results) == (1, {"sts-policy-fetch-error"})
+    assert (len(rig.web.requests), rig.results) == (1, {"sts-webpki-invalid"})
     rig.web.proof = "good"
     rig.time.later += 120  # the same id failed a moment ago
     assert await rig.found() is not None and len(rig.web.requests) == 1
