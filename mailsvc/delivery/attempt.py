@@ -23,6 +23,7 @@ from mailsvc.delivery.connection.connect import OpenConnection, TlsFailure, Unre
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.tls_counts import TlsCounts, result_of
 from mailsvc.delivery.connection.tls_policy import NO_POLICY, TlsPolicy, required_policy
+from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin, Waits
@@ -92,6 +93,7 @@ class Attempts:
         self._new_id, self._random, self._leases = new_id, random, leases
         self._chunking, self._policies, self.tls_counts = chunking, policies, tls_counts or TlsCounts(clock)
         self._schedule = Schedule.of(limits)
+        self.sizes = TransactionSizes(clock)
         self.tracing: Tracing | None = None
         self._running = 0  # attempts in progress
         self.stopping = False  # connections are being cut: mail that was not sent goes back to the queue
@@ -130,8 +132,7 @@ class Attempts:
             result = await self._send(connection, transaction, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(transaction.lease)):
                 return AttemptResult(reusable=False, unsent=True)
-            if result.unchunked:
-                self._chunking.failed(connection.host)
+            self._learn(connection.host, transaction, result)
             if result.stale and (result.unchunked or not (fresh or transaction.repeated)):
                 transaction.repeated = True
                 return AttemptResult(reusable=False, repeat=True)
@@ -292,6 +293,13 @@ class Attempts:
         envelope = envelope_of(loaded.envelope, origin.return_path, transaction.recipients, len(loaded), eight_bit=loaded.eight_bit)
         connection.sent += 1
         return connection.client.deliver(envelope, loaded, lambda: self._process.holds(transaction.lease), manner)
+
+    def _learn(self, host: str, transaction: Transaction, result: Result) -> None:
+        """What later mail to this host should do differently."""
+        if result.unchunked:
+            self._chunking.failed(host)
+        if result.cut_after is not None:
+            self.sizes.ended(host, len(transaction.recipients), result.cut_after)
 
     # Settling
 

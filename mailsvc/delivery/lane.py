@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
@@ -129,11 +129,9 @@ class Lane:
 
     def ended(self) -> Deferred[None]:
         """Fires when the last connection is gone."""
-        waiting: Deferred[None] = Deferred()
+        waiting: Deferred[None] = Deferred() if self._workers else succeed(None)
         if self._workers:
             self._ended.append(waiting)
-        else:
-            waiting.callback(None)
         return waiting
 
     def abort(self) -> None:
@@ -244,7 +242,7 @@ class Lane:
             if decision.admitted:
                 self.budget.count_sending(rate)
                 return transaction
-            self._put_first(transaction)
+            self._put_back(transaction)
             await self._pause(decision.wait or 0.0)
             if not connection.client.usable:  # the server closed it meanwhile; another is opened for what is left
                 break
@@ -293,6 +291,8 @@ class Lane:
                 return True
             connection = other
         connection.proven = self.health.proven
+        for rest in self._context.attempts.sizes.rest(connection.host, transaction):
+            self._put_back(rest, first=False)
         connection.awaited = len(self._turns) > 0
         result = await self._context.attempts.run(connection, transaction)
         if result.required is not None:
@@ -302,7 +302,7 @@ class Lane:
             connection, self._preference = other, ConnectionPreference(result.required)
             result = await self._context.attempts.run(connection, transaction)
             if result.required is not None:  # the policy became stricter meanwhile
-                self._put_first(transaction)
+                self._put_back(transaction)
         self._follow_up(transaction, result)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._on_room(self)
@@ -313,22 +313,22 @@ class Lane:
         if result.unsent:
             self._context.leases.return_unsent(transaction)
         elif result.repeat:
-            self._put_first(transaction)
+            self._put_back(transaction)
         elif result.trouble is not None:
             self._troubled(result.trouble)
         elif result.tried:
             self._worked()
         if result.remaining is not None:
-            self._put_first(result.remaining)
+            self._put_back(result.remaining)
         if result.refusals:
             self._context.reactions.refused(self.destination, result.refusals)
 
-    def _put_first(self, transaction: Transaction) -> None:
+    def _put_back(self, transaction: Transaction, *, first: bool = True) -> None:
         """Mail that was begun comes before all other mail."""
         if self.closing:
             self._context.leases.return_unsent(transaction)
         else:
-            self._turns.put(transaction, first=True)
+            self._turns.put(transaction, first=first)
 
     # A worker's connection
 
@@ -349,7 +349,7 @@ class Lane:
             return None
         self._drop(worker)
         if self.closing:
-            self._put_first(transaction)
+            self._put_back(transaction)
             return None
         self.budget.count_opening()
         try:
@@ -358,7 +358,7 @@ class Lane:
             if policy.strict and not self.closing and not isinstance(why, NoSource):
                 await attempts.tls_unavailable(transaction, policy, why)
             else:
-                self._put_first(transaction)
+                self._put_back(transaction)
                 self._unreachable(why)
         return worker.connection
 

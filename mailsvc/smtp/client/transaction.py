@@ -40,6 +40,7 @@ class Result:
     lost: str | None
     stale: bool = False  # nothing was attempted: a reused connection turned out to be closed, or announced BDAT is not supported
     unchunked: bool = False  # BDAT is not supported or got no reply: use DATA with this host
+    cut_after: int | None = None  # the session ended after so many replies to RCPT, before all recipients had one
     transcript: str = ""
 
 
@@ -72,6 +73,7 @@ class Transaction:
         self._written = 0
         self._answered = 0
         self._accepted: list[int] = []
+        self._replied = 0  # recipients that were accepted or refused
         self._extra_354 = False  # a second 354 was ignored
         self._verdicts: list[Reply | None] = [None] * recipients
         self._stages: list[Stage | None] = [None] * recipients
@@ -199,6 +201,7 @@ class Transaction:
     def result(self, transcript: str) -> Result:
         failed = self._closing or (self.lost is not None and self.sender is None)
         no_final_reply = self.sent_dot and self.final is None and self.lost is not None
+        cut = (self._closing or self.lost is not None) and self._sender_accepted and self._replied < len(self._tried)
         no_reply = self.sent_dot and not self._answered  # MAIL and the message were sent together
         stale_connection = self._reused and failed and not self._sender_accepted and not no_reply
         return Result(
@@ -210,6 +213,7 @@ class Transaction:
             lost=self.lost,
             stale=(self._bdat_unknown and None in self._verdicts) or stale_connection,
             unchunked=self.chunked and (self._bdat_unknown or no_final_reply),
+            cut_after=self._replied if cut else None,
             transcript=transcript,
         )
 
@@ -276,6 +280,7 @@ class Transaction:
             self._decide(number, self.sender, "mail")
 
     def _rcpt_reply(self, number: int, reply: Reply) -> None:
+        self._replied += 1
         if reply.positive:
             self._accepted.append(number)
         else:
