@@ -103,7 +103,9 @@ class Attempts:
         return self._moment(pace.now(self._clock))
 
     def _moment(self, now: datetime) -> Moment:
-        return Moment(now, self._schedule, self._random)
+        """With one delay for all recipients that are deferred together, so that the next attempt is one transaction again."""
+        drawn = self._random()
+        return Moment(now, self._schedule, lambda: drawn)
 
     async def run(self, connection: OpenConnection, transaction: Transaction) -> AttemptResult:
         """One transaction over `connection`, settled when this returns. Never raises."""
@@ -188,17 +190,19 @@ class Attempts:
         """Settle one of the mails that wait for a destination that cannot be reached."""
         self._count_failures(transaction, NO_POLICY, why.tls)
         outcomes: list[Outcome] = []
+        moment = self.moment
         for leased in transaction.recipients:
             if why.permanent:
                 outcomes.append(refused(f"550 5.4.4 {why.reason}") if why.reply is None else closed(why.reply, why.reason, why.meaning))
             else:
-                outcomes.append(deferred(why.reason, leased, self.moment, meaning=why.meaning))
+                outcomes.append(deferred(why.reason, leased, moment, meaning=why.meaning))
         record = AttemptRecord(self._new_id(), None, None, None, pace.now(self._clock), 0.0, why.transcript or f"* {why.reason}")
         await self.settle(transaction, outcomes, record)
 
     async def deferred(self, transaction: Transaction, reason: str, meaning: Meaning | None = None) -> None:
         """Not sent, for a reason that has nothing to do with this email."""
-        await self.settle(transaction, [deferred(reason, leased, self.moment, meaning=meaning) for leased in transaction.recipients])
+        moment = self.moment
+        await self.settle(transaction, [deferred(reason, leased, moment, meaning=meaning) for leased in transaction.recipients])
 
     async def _wait(self, transaction: Transaction, reason: str) -> None:
         """For somebody who continues its broadcast. What nobody was sent yet goes back as it was: no attempt was made."""
@@ -225,7 +229,8 @@ class Attempts:
             await self.settle(transaction, [_gone(leased, why) if gone else Failed(why) for leased in transaction.recipients])
         else:
             reason = f"Sending failed because of an internal error ({type(error).__name__}). It will be retried."
-            await self.settle(transaction, [deferred(reason, leased, self.moment) for leased in transaction.recipients], fault=True)
+            moment = self.moment
+            await self.settle(transaction, [deferred(reason, leased, moment) for leased in transaction.recipients], fault=True)
 
     async def tls_unavailable(self, transaction: Transaction, policy: TlsPolicy, why: Unreachable) -> None:
         """No host has the TLS that this mail requires. Other mail to the same destination may require less."""

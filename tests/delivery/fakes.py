@@ -414,7 +414,14 @@ class DeliveryRig:
     """All of delivery with fakes around it. `run` advances the clock from one event to the next."""
 
     def __init__(
-        self, shaping: Shaping = NO_RULES, policies: Any = None, sources: Any = None, pools: Any = None, clock: Any = None, **settings: Any
+        self,
+        shaping: Shaping = NO_RULES,
+        policies: Any = None,
+        sources: Any = None,
+        pools: Any = None,
+        clock: Any = None,
+        random: Callable[[], float] = lambda: 0.5,
+        **settings: Any,
     ) -> None:
         self.clock = clock or clock_at(START)
         self.store = Store(self.clock)
@@ -431,7 +438,7 @@ class DeliveryRig:
         self._ids = 0
         self.delivery = Delivery(
             self.clock, self.limits, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
-            self.new_id, lambda: 0.5, shaping, policies, pools=pools,
+            self.new_id, random, shaping, policies, pools=pools,
         )  # fmt: skip
 
     def new_id(self) -> UUID:

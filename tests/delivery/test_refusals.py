@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -131,6 +132,26 @@ def test_reasons_found_before_sending_are_not_attributed_to_the_host() -> None:
     outcome = rig.store.last(1)
     assert isinstance(outcome, Bounced)
     assert outcome.reason.startswith("Not sent to mx10.x.example: The server does not support internationalized addresses")
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        {"message": b"451 4.3.0 later\r\n"},
+        {"RCPT": b"450 4.7.1 greylisted\r\n"},
+        {"RCPT": "close"},
+        {"message": "close"},
+        {"greeting": b"421 4.3.2 busy\r\n"},
+    ],
+)
+def test_recipients_that_are_deferred_together_are_retried_in_one_transaction(does: dict[str, Does]) -> None:
+    rig = WiredRig(random=Random(1).random)
+    rig.host("x.example", "8.1.0.1", **does)
+    for recipient in range(8):
+        rig.store.add(1, f"r{recipient}@x.example", recipient=recipient)
+    rig.start()
+    rig.run(30)
+    assert len({row.next_at for row in rig.store.rows.values()}) == 1
 
 
 # Greetings
