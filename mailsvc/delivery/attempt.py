@@ -303,7 +303,7 @@ class Attempts:
         """What later mail to this host should do differently."""
         if result.unchunked:
             self._chunking.failed(host)
-        if result.cut_after is not None:
+        if result.cut_after is not None and not result.stale:
             self.sizes.ended(host, len(transaction.recipients), result.cut_after)
 
     # Settling

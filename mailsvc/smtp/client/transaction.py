@@ -38,7 +38,7 @@ class Result:
     final: Reply | None  # to the message: after its end, or before it if the server interrupted
     sent_dot: bool
     lost: str | None
-    stale: bool = False  # nothing was attempted: a reused connection turned out to be closed, or announced BDAT is not supported
+    stale: bool = False  # nothing was attempted: a reused connection ended before any recipient, or announced BDAT is not supported
     unchunked: bool = False  # BDAT is not supported or got no reply: use DATA with this host
     cut_after: int | None = None  # the session ended after so many replies to RCPT, before all recipients had one
     transcript: str = ""
@@ -199,11 +199,12 @@ class Transaction:
         return self._sender_accepted or self.sent_dot
 
     def result(self, transcript: str) -> Result:
-        failed = self._closing or (self.lost is not None and self.sender is None)
+        began = self._replied > 0 or (self.sent_dot and not self._closing)  # for some recipient
+        failed = self._closing or (self.lost is not None and (self.sender is None or (self._sender_accepted and not began)))
         no_final_reply = self.sent_dot and self.final is None and self.lost is not None
         cut = (self._closing or self.lost is not None) and self._sender_accepted and self._replied < len(self._tried)
         no_reply = self.sent_dot and not self._answered  # MAIL and the message were sent together
-        stale_connection = self._reused and failed and not self._sender_accepted and not no_reply
+        stale_connection = self._reused and failed and not (self._sender_accepted and began) and not no_reply
         return Result(
             sender=self.sender,
             recipients=tuple(self._verdicts),

@@ -70,13 +70,14 @@ END: dict[str, Callable[[Any], None]] = {
 
 
 class Few(LineReceiver):
-    """Ends the session at the recipient after the twentieth of a transaction."""
+    """Ends the session at the recipient after the twentieth of a transaction, or of the session."""
 
     most = 20
+    of_session = False
     factory: Any
 
     def connectionMade(self) -> None:
-        self.count, self.body, self.over = 0, False, False
+        self.count, self.before, self.body, self.over = 0, 0, False, False
         self.sendLine(b"220 mx")
 
     def lineReceived(self, line: bytes) -> None:
@@ -85,11 +86,12 @@ class Few(LineReceiver):
         if self.body:
             self.body = line != b"."
             if not self.body:
-                self.factory.transactions.append(self.count)
+                self.factory.transactions.append(self.count - self.before)
+                self.before = self.count if self.of_session else 0
                 self.sendLine(b"250 2.0.0 taken")
             return
         verb = line.split(b" ")[0]
-        self.count = 0 if verb == b"MAIL" else self.count + (verb == b"RCPT")
+        self.count = 0 if verb == b"MAIL" and not self.of_session else self.count + (verb == b"RCPT")
         self.body = verb == b"DATA"
         if self.count > self.most:
             self.over = True
@@ -99,14 +101,19 @@ class Few(LineReceiver):
             self.sendLine({b"EHLO": self.factory.ehlo, b"DATA": b"354 go"}.get(verb, b"250 ok"))
 
 
-@pytest.mark.parametrize(("way", "ehlo"), [("421 and a close", b"250-mx\r\n250 PIPELINING"), ("a close", b"250 mx")])
-@pytest_twisted.ensureDeferred
-async def test_everybody_gets_the_mail_after_two_rounds(way: str, ehlo: bytes) -> None:
+async def start(protocol: type[Few], way: str, ehlo: bytes = b"250-mx\r\n250 PIPELINING") -> tuple[Site, Any]:
     site = Site()
-    factory: Any = Factory.forProtocol(Few)
+    factory: Any = Factory.forProtocol(protocol)
     factory.noisy, factory.transactions, factory.ended, factory.end, factory.ehlo = False, [], 0, END[way], ehlo
     site.open("127.0.0.1", factory)
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    return site, factory
+
+
+@pytest.mark.parametrize(("way", "ehlo"), [("421 and a close", b"250-mx\r\n250 PIPELINING"), ("a close", b"250 mx")])
+@pytest_twisted.ensureDeferred
+async def test_everybody_gets_the_mail_after_two_rounds(way: str, ehlo: bytes) -> None:
+    site, factory = await start(Few, way, ehlo)
     keys = [site.store.add(1, f"r{n}@example.com", recipient=n) for n in range(300)]
     await site.start(retry_after=(1.0,), retry_jitter=0.0)
     await site.until(lambda: all(isinstance(site.store.outcomes.get(key, [None])[-1], Delivered) for key in keys))
@@ -115,3 +122,19 @@ async def test_everybody_gets_the_mail_after_two_rounds(way: str, ehlo: bytes) -
     assert all(isinstance(outcome, Later | Delivered) for outcomes in site.store.outcomes.values() for outcome in outcomes)
     assert sum(factory.transactions) == 300, "nobody gets it twice"
     assert factory.ended <= 3, "as many as had begun before the first of them ended"
+
+
+class FewInASession(Few):
+    of_session = True
+
+
+@pytest.mark.parametrize("way", END)
+@pytest_twisted.ensureDeferred
+async def test_mail_after_the_limit_of_a_session_goes_over_another_connection_at_once(way: str) -> None:
+    site, factory = await start(FewInASession, way)
+    keys = [site.store.add(email, f"r{n}@example.com", recipient=n) for email in range(1, 31) for n in range(2)]
+    await site.start(connections_max=1)
+    await site.until(lambda: len(site.store.outcomes) == len(keys))
+    await site.stop()
+    assert all(isinstance(outcome, Delivered) for outcomes in site.store.outcomes.values() for outcome in outcomes)
+    assert factory.transactions == [2] * 30
