@@ -27,7 +27,7 @@ from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin, Waits
-from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused
+from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused, refused_as_too_many
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.reply import Reply
@@ -51,9 +51,9 @@ class AttemptResult:
     """How an attempt went, for the lane.
 
     `reusable`: the connection may take another mail. `trouble`: why the host, rather than the mail, failed. `repeat`: nothing was
-    tried, because the connection was already closed. `unsent`: this process must not send the mail; its lease goes back. `tried`: it
-    says something about the destination. `remaining`: recipients that did not fit into the transaction. `refusals`: replies.
-    `required`: nothing was tried, because the mail needs a connection with this TLS policy.
+    tried, because the connection was already closed, or the mail has to be divided. `unsent`: this process must not send the mail; its
+    lease goes back. `tried`: it says something about the destination. `remaining`: recipients that did not fit into the transaction.
+    `refusals`: replies. `required`: nothing was tried, because the mail needs a connection with this TLS policy.
     """
 
     reusable: bool = True
@@ -138,6 +138,9 @@ class Attempts:
             if result.stale and (result.unchunked or not (fresh or transaction.repeated)):
                 transaction.repeated = True
                 return AttemptResult(reusable=False, repeat=True)
+            if (accepted := refused_as_too_many(result)) > 0:
+                self.sizes.failed(connection.host, accepted, 0)
+                return AttemptResult(repeat=True)
             ended = pace.now(self._clock)
             reading = read(result, transaction.recipients, connection.host, self._moment(ended), tls_failed=connection.tls_failed)
             remaining = transaction.split(reading.left_out)
@@ -304,7 +307,7 @@ class Attempts:
         if result.unchunked:
             self._chunking.failed(host)
         if result.cut_after is not None and not result.stale:
-            self.sizes.ended(host, len(transaction.recipients), result.cut_after)
+            self.sizes.failed(host, len(transaction.recipients), result.cut_after)
 
     # Settling
 

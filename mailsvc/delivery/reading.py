@@ -119,6 +119,13 @@ def _too_many(reply: Reply, stage: Stage) -> bool:
     return reply.enhanced in ("4.5.3", "5.5.3") or (reply.code in (452, 552) and reply.enhanced is None)
 
 
+def refused_as_too_many(result: Result) -> int:
+    """How many recipients the host accepted before it refused the message because they are too many: it may be divided (3463 §3.6)."""
+    replies = [reply for reply, stage in zip(result.recipients, result.stages, strict=True) if stage in _MESSAGE]
+    too_many = all(reply is not None and reply.code != 421 and reply.enhanced in ("4.5.3", "5.5.3") for reply in replies)
+    return len(replies) if too_many and len(replies) > 1 else 0
+
+
 def _about(leased: Leased, reply: Reply, stage: Stage, result: Result) -> bool:
     """Whether a reply is about this recipient. A reply to the message must name the address, unless no other recipient was accepted."""
     if stage not in _MESSAGE or sum(each in _MESSAGE for each in result.stages) == 1:

@@ -1,7 +1,7 @@
-"""How many recipients one transaction with a host may have, if the host has ended a session before it replied to all of them.
+"""How many recipients one transaction with a host may have, if a transaction failed because it had too many.
 
-A host that takes only some of the recipients should reply 452 to the others (RFC 5321 §4.5.3.1.10). Others reply 421 or close the
-connection, so that nobody gets the mail. Such a host gets smaller transactions for a while.
+A host that takes only some of the recipients should reply 452 to the others (RFC 5321 §4.5.3.1.10). Others reply 421, close the
+connection, or refuse the message, so that nobody gets the mail. Such a host gets smaller transactions for a while.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOSTS = 10_000  # remembered
 
 
 def smaller(recipients: int, replied: int) -> int:
-    """The size of the next transactions, after one with so many recipients ended when the host had replied to `replied` of them.
+    """The size of the next transactions, after one with so many recipients failed when the host had replied to `replied` of them.
 
     If it replied to none, one recipient may be the cause: half of them, so that the others get through after a few attempts.
     """
@@ -31,8 +31,8 @@ class TransactionSizes:
         self._clock = clock
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()  # and until when
 
-    def ended(self, host: str, recipients: int, replied: int) -> None:
-        """The host ended a session after it had replied to `replied` of so many recipients."""
+    def failed(self, host: str, recipients: int, replied: int) -> None:
+        """A transaction with so many recipients failed when the host had replied to `replied` of them."""
         most = min(smaller(recipients, replied), self._most(host) or recipients)
         self._known[host] = most, self._clock.seconds() + _SMALLER_SECONDS
         self._known.move_to_end(host)

@@ -13,10 +13,11 @@ from twisted.protocols.basic import LineReceiver
 
 from mailsvc.delivery.connection.transaction_sizes import TransactionSizes, smaller
 from mailsvc.delivery.transaction import Transaction, from_rows
+from mailsvc.mail.reply import Reply
+from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
-from mailsvc.outcome import Delivered
 from mailsvc.store.queue.claims import Leased
-from tests.delivery.fakes import number
+from tests.delivery.fakes import DeliveryRig, answered, number, taken
 from tests.delivery.test_loopback import Site, named
 from tests.store.fixtures import NOW
 
@@ -49,16 +50,33 @@ def test_a_host_gets_smaller_transactions_for_an_hour() -> None:
     clock = Clock()
     sizes = TransactionSizes(clock)
     assert sizes_of(sizes, 100) == (100, 0)
-    sizes.ended("mx.x.example", 100, 20)
+    sizes.failed("mx.x.example", 100, 20)
     assert sizes_of(sizes, 100) == (20, 80)
     assert sizes_of(sizes, 20) == (20, 0)
     assert sizes_of(sizes, 100, "mx.y.example") == (100, 0)
-    sizes.ended("mx.x.example", 100, 30)  # of another connection, which began before
+    sizes.failed("mx.x.example", 100, 30)  # of another connection, which began before
     assert sizes_of(sizes, 100) == (20, 80)
-    sizes.ended("mx.x.example", 20, 0)
+    sizes.failed("mx.x.example", 20, 0)
     assert sizes_of(sizes, 100) == (10, 90)
     clock.advance(3600)
     assert sizes_of(sizes, 100) == (100, 0)
+
+
+@pytest.mark.parametrize("stage", ["data", "dot"])
+def test_a_message_that_is_refused_because_of_too_many_recipients_is_divided(stage: str) -> None:
+    rig = DeliveryRig()
+    server = rig.server("x.example", "1.1.1.1")
+    for recipient in range(100):
+        rig.store.add(1, f"r{recipient}@x.example", recipient=recipient, destination="mx.x.example")
+    too_many = Reply(552, "Too many recipients", "5.5.3")
+    server.answer = lambda envelope: taken(envelope) if len(envelope.recipients) <= 20 else answered(envelope, too_many, stage)
+    rig.start().run(5)
+    assert [type(outcomes[-1]) for outcomes in rig.store.outcomes.values()] == [Delivered] * 100
+    assert len(server.mails) < 20
+    server.answer = lambda envelope: answered(envelope, too_many, stage)
+    rig.store.add(2, "bob@x.example", destination="mx.x.example")
+    rig.run(5)
+    assert isinstance(rig.store.last(2), Bounced)  # it cannot be sent with fewer others
 
 
 # A real server
