@@ -100,6 +100,12 @@ _ENDS: dict[str, tuple[bytes, Callable[[Server], Any], type, str]] = {
         Later,
         "unexpected reply: 250 mx",
     ),
+    "a reply of two lines at the greeting": (
+        b"CONNECT",
+        lambda server: server.say("220 mx", "250-mx", "250 PIPELINING"),
+        Later,
+        "unexpected reply: 250 mx PIPELINING.",
+    ),
     "a half-closed connection": (b"EHLO", _half_close, Later, "closed"),
     "a close behind the offers": (b"EHLO", lambda server: (server.say("250 mx"), server.transport.loseConnection()), Later, "closed"),
     "a reset at MAIL": (b"MAIL", lambda server: server.transport.abortConnection(), Later, "lost"),

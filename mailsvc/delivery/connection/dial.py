@@ -39,16 +39,22 @@ def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | No
         try:
             await client.ready
         except GreetingRefused as error:
-            raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
+            raise CannotConnect(f"answered {_line(str(error.reply))}", error.transcript, reply=error.reply) from None
         except TlsFailed as error:
-            raise CannotConnect(f"failed at TLS: {error.reason}", error.transcript, tls=True, result=result_of(error.reason)) from None
+            why = f"failed at TLS: {_line(error.reason)}"
+            raise CannotConnect(why, error.transcript, tls=True, result=result_of(error.reason)) from None
         except Canceled:
             raise CancelledError from None
         except NotReady as error:
-            raise CannotConnect(f"gave no session: {error.reason}", error.transcript) from None
+            raise CannotConnect(f"gave no session: {_line(error.reason)}", error.transcript) from None
         return client
 
     return dial
+
+
+def _line(text: str) -> str:
+    """In one line: a reply can have several."""
+    return " ".join(text.split())
 
 
 def _is_ourselves(transport: Any) -> bool:
