@@ -18,6 +18,7 @@ from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.mail.messages import Piece
 from mailsvc.store.postgres.errors import Damaged
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.privacy.statements import IN_ORDER
 
 Key = Mapping[str, str]
 InThread = Callable[..., Awaitable[Any]]
@@ -26,15 +27,17 @@ PIECES = 16  # of at most 512 kB, read at once
 UNREADABLE = "messages.bytes (encrypted, without its key)"  # the place of messages that cannot be searched
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 
+# A column without its table in ORDER BY would be the text, which no index has: all messages that are left would be read and sorted.
 _MESSAGES = """
-SELECT account_id::text, email_id::text, piece, bytes, e.encrypted AND piece >= 0, CASE WHEN e.compressed AND piece = 0 THEN e.size END
+SELECT m.account_id::text, m.email_id::text, m.piece, m.bytes, e.encrypted AND m.piece >= 0,
+       CASE WHEN e.compressed AND m.piece = 0 THEN e.size END
 FROM messages m LEFT JOIN LATERAL (
     SELECT encrypted, compressed, size FROM emails WHERE account_id = m.account_id AND email_id = m.email_id OFFSET 0
 ) e ON true
-WHERE (%(account)s::uuid IS NULL OR account_id = %(account)s)
-AND (account_id, email_id, piece) > (%(account_id)s::uuid, %(email_id)s::uuid, %(piece)s)
-ORDER BY account_id, email_id, piece LIMIT %(limit)s
+WHERE {after} ORDER BY m.account_id, m.email_id, m.piece LIMIT %(limit)s
 """
+_OF_ALL = IN_ORDER + _MESSAGES.format(after="(m.account_id, m.email_id, m.piece) > (%(account_id)s::uuid, %(email_id)s::uuid, %(piece)s)")
+_OF_ONE = IN_ORDER + _MESSAGES.format(after="m.account_id = %(account)s AND (m.email_id, m.piece) > (%(email_id)s::uuid, %(piece)s)")
 _WHOLE = """
 SELECT piece, bytes, e.encrypted AND piece >= 0, CASE WHEN e.compressed AND piece = 0 THEN e.size END
 FROM messages m LEFT JOIN LATERAL (
@@ -44,15 +47,15 @@ FROM messages m LEFT JOIN LATERAL (
 QUEUED = "SELECT count(*) FROM queue WHERE email_id = %(email_id)s::uuid"
 DELETE = "DELETE FROM messages WHERE account_id = %(account_id)s::uuid AND email_id = %(email_id)s::uuid"
 _INBOX = """
-SELECT id::text, message FROM sandbox_emails
-WHERE (%(account)s::uuid IS NULL OR account_id = %(account)s) AND id > %(id)s::uuid ORDER BY id LIMIT 1
+SELECT s.id::text, s.message FROM sandbox_emails s
+WHERE (%(account)s::uuid IS NULL OR s.account_id = %(account)s) AND s.id > %(id)s::uuid ORDER BY s.id LIMIT 1
 """
 DELETE_INBOX = "DELETE FROM sandbox_emails WHERE id = %(id)s::uuid"
 _CHUNKS = """
-SELECT account_id::text, import_id::text, number, data FROM contact_import_chunks
-WHERE (%(account)s::uuid IS NULL OR account_id = %(account)s)
-AND (account_id, import_id, number) > (%(account_id)s::uuid, %(import_id)s::uuid, %(number)s)
-ORDER BY account_id, import_id, number LIMIT 1
+SELECT c.account_id::text, c.import_id::text, c.number, c.data FROM contact_import_chunks c
+WHERE (%(account)s::uuid IS NULL OR c.account_id = %(account)s)
+AND (c.account_id, c.import_id, c.number) > (%(account_id)s::uuid, %(import_id)s::uuid, %(number)s)
+ORDER BY c.account_id, c.import_id, c.number LIMIT 1
 """
 _CHUNK = """
 SELECT data FROM contact_import_chunks
@@ -78,7 +81,8 @@ class Messages:
         """Each message after a key, and whether it has the address. None: it is encrypted, and cannot be read."""
         at: dict[str, object] = {"account_id": _NOWHERE, "email_id": _NOWHERE, **(after or {}), "piece": 32767 if after else -2}
         pieces: list[Piece] = []
-        while rows := await self.pool.rows(_MESSAGES, {**at, "account": self.account, "limit": PIECES}):
+        sql = _OF_ALL if self.account is None else _OF_ONE
+        while rows := await self.pool.rows(sql, {**at, "account": self.account, "limit": PIECES}):
             whole: list[tuple[Key, list[Piece]]] = []
             for account_id, email_id, *piece in rows:
                 if pieces and email_id != at["email_id"]:

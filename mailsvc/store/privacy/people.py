@@ -39,7 +39,8 @@ RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status
 """
 LEASED = f"SELECT count(*) FROM queue WHERE {_SCOPE} AND lower(address) = ANY (%(addresses)s)"
 _ACCOUNTS = (
-    "SELECT id::text FROM accounts WHERE id > %(after)s::uuid AND (%(account)s::uuid IS NULL OR id = %(account)s) ORDER BY id LIMIT 1"
+    "SELECT a.id::text FROM accounts a WHERE a.id > %(after)s::uuid AND (%(account)s::uuid IS NULL OR a.id = %(account)s)"
+    " ORDER BY a.id LIMIT 1"
 )
 _CONSENTS = """
 UPDATE consents SET email = NULL, details = '{}' WHERE account_id = %s AND hash = %s AND (email IS NOT NULL OR details <> '{}')

@@ -26,7 +26,7 @@ WHERE c.relnamespace = {TABLES_IN}::regnamespace AND c.relname = ANY (%s)
 
 # Tables are read along their primary keys. By its statistics of the first column alone, Postgres expects hardly any rows after a key, and
 # would read and sort all of them for each batch.
-_IN_ORDER = "".join(f"SET LOCAL {way} = off; " for way in ("enable_seqscan", "enable_bitmapscan", "enable_sort"))
+IN_ORDER = "".join(f"SET LOCAL {way} = off; " for way in ("enable_seqscan", "enable_bitmapscan", "enable_sort"))
 
 NOBODY = "false"
 # Which rows belong to an account, where a table has no account_id. Every such table that is searched is listed. An account has no rows of
@@ -134,7 +134,7 @@ def after(shape: Shape, account: bool, beyond: bool = False) -> str:
 def bound(shape: Shape, where: str) -> str:
     """The key of the last row of a batch, as text; no row if there are fewer."""
     keys = ", ".join(f"t.{key}::text" for key in shape.keys)
-    return f"{_IN_ORDER}SELECT {keys} FROM {shape.name} t WHERE {where} ORDER BY {_order(shape)} OFFSET %(batch)s - 1 LIMIT 1"
+    return f"{IN_ORDER}SELECT {keys} FROM {shape.name} t WHERE {where} ORDER BY {_order(shape)} OFFSET %(batch)s - 1 LIMIT 1"
 
 
 def hits(shape: Shape, where: str) -> str:
@@ -143,7 +143,7 @@ def hits(shape: Shape, where: str) -> str:
     tests = ", ".join(_matches(shape, column.name) for column in shape.columns)
     any_ = " OR ".join(_matches(shape, column.name) for column in shape.columns)
     busy = f"coalesce({_BUSY.get(shape.name, 'false')}, false)"
-    return f"{_IN_ORDER}SELECT {keys}, {busy}, {tests} FROM {shape.name} t WHERE {where} AND ({any_}) ORDER BY {_order(shape)}"
+    return f"{IN_ORDER}SELECT {keys}, {busy}, {tests} FROM {shape.name} t WHERE {where} AND ({any_}) ORDER BY {_order(shape)}"
 
 
 def rows(shape: Shape, hidden: Iterable[str] = ()) -> str:
@@ -156,7 +156,7 @@ def following(shape: Shape, after_key: bool, also: str = "true") -> str:
     """The account's next rows as JSON, each with its key as text."""
     keys = "".join(f", t.{key}::text" for key in shape.keys)
     where = f"{scope(shape, True)} AND {also}" + (f" AND {after(shape, True)}" if after_key else "")
-    return f"{_IN_ORDER}SELECT to_jsonb(t){keys} FROM {shape.name} t WHERE {where} ORDER BY {_order(shape)} LIMIT %(size)s"
+    return f"{IN_ORDER}SELECT to_jsonb(t){keys} FROM {shape.name} t WHERE {where} ORDER BY {_order(shape)} LIMIT %(size)s"
 
 
 def delete_some(shape: Shape) -> str:

@@ -12,7 +12,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
-from mailsvc.mail.address_search import Address
+from mailsvc.mail.address_search import Address, Search
 from mailsvc.outcome import Delivered
 from mailsvc.store.events import events
 from mailsvc.store.events.event_data import Click
@@ -24,6 +24,7 @@ from mailsvc.store.privacy import statements
 from mailsvc.store.privacy.eraser import Eraser, refused
 from mailsvc.store.privacy.erasures import Erasure
 from mailsvc.store.privacy.finding import Finder
+from mailsvc.store.privacy.messages import PIECES, Messages
 from mailsvc.store.privacy.rows import Rows
 from tests.store.fixtures import DAY, NOW, StoreRig, email, nodes
 from tests.store.fixtures import OTHER as ELSEWHERE
@@ -52,13 +53,15 @@ def query(database: str, sql: str) -> list[tuple[Any, ...]]:
 
 @attrs.define
 class Explained:
-    """A transaction that counts the rows that its statements read."""
+    """A transaction that counts the rows and blocks that its statements read."""
 
     tx: Transaction
     read: float = 0
+    blocks: int = 0
 
     async def rows(self, sql: str, params: Any) -> Any:
-        [(plans,)] = await self.tx.rows(sql.replace("SELECT", "EXPLAIN (ANALYZE, FORMAT JSON) SELECT", 1), params)
+        [(plans,)] = await self.tx.rows(sql.replace("SELECT", "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT", 1), params)
+        self.blocks += plans[0]["Plan"]["Shared Hit Blocks"] + plans[0]["Plan"]["Shared Read Blocks"]
         scans = [node for node in nodes(plans[0]["Plan"]) if "Scan" in node["Node Type"]]
         self.read += sum((scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] for scan in scans)
         return await self.tx.rows(sql, params)
@@ -88,6 +91,25 @@ async def test_a_batch_reads_its_own_rows_only(pool: Pool, account: Any) -> None
         last, read = await pool.transact(batch)
         assert last == {"account_id": str(ACCOUNT), **dict.fromkeys(keys, str(ids[1510]))}
         assert read <= 2 * 10 + 5, name
+
+
+@pytest.mark.parametrize("account", [None, ACCOUNT])
+@pytest_twisted.ensureDeferred
+async def test_a_batch_of_messages_reads_no_others(pool: Pool, account: Any) -> None:
+    ids = [uuid7(NOW.timestamp()) for _ in range(10_000)]
+    await pool.run("INSERT INTO messages (account_id, email_id, piece, bytes) SELECT %s, i, 0, 'x' FROM unnest(%s) i", (ACCOUNT, ids))
+    await pool.run("ANALYZE messages")
+
+    async def batch(tx: Transaction) -> Explained:
+        explained = Explained(tx)
+        found = Messages(explained, Search(Address(CANARY)), account, at_once)  # type: ignore[arg-type]
+        async for key, _ in found.stored({"account_id": str(ACCOUNT), "email_id": str(ids[9000])}):
+            assert key["email_id"] == str(ids[9001])
+            break
+        return explained
+
+    explained = await pool.transact(batch)
+    assert explained.read <= 2 * PIECES + 5 and explained.blocks <= 50
 
 
 @pytest.mark.parametrize("account", [None, ACCOUNT])
