@@ -315,6 +315,16 @@ async def test_gone_is_the_end(setup: Setup) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_success_that_was_under_way_does_not_hide_that_an_endpoint_was_disabled(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(2)
+    first, second = await setup.claim()
+    await setup.settle(first, 410, "failed", why="It responded with 410 Gone.")
+    await setup.settle(second, 200, "success")
+    assert [endpoint.id for endpoint, _ in await setup.webhooks.to_notify(NOW)] == [webhook.id]
+
+
+@pytest_twisted.ensureDeferred
 async def test_disabling_and_removing_give_up_what_waits(setup: Setup) -> None:
     off, gone = await setup.subscribe("email.sent"), await setup.subscribe("email.sent")
     await setup.happen(3)
