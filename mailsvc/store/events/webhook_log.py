@@ -11,8 +11,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.events.event_log import FACT, Fact, fact
+from mailsvc.store.events.ledger import LOCKS
 from mailsvc.store.events.webhooks import CHANGE, Webhook
-from mailsvc.store.ids import uuid7, uuid7_floor
+from mailsvc.store.ids import uuid7, uuid7_floor, uuid7_seconds
+from mailsvc.store.mail.inserts import shard
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -50,11 +52,15 @@ AND (%(after)s IS NULL OR attempt_id < %(after)s)
 ORDER BY attempt_id DESC LIMIT %(limit)s
 """
 
-# Start all attempts over; a message that is still waiting is due immediately.
+# Start all attempts over; a message that is still waiting is due immediately. Rows of the outbox are locked first, as by who records an
+# attempt (outbox_settle.sql).
 REPLAY = """
-WITH again AS (
+WITH waiting AS MATERIALIZED (
+    SELECT FROM webhook_outbox WHERE webhook_id = %(webhook_id)s AND event_id = ANY (%(event_ids)s::uuid[]) ORDER BY event_id FOR UPDATE
+), again AS (
     UPDATE webhook_messages x SET status = NULL
     WHERE x.account_id = %(account_id)s AND x.webhook_id = %(webhook_id)s AND x.event_id = ANY (%(event_ids)s::uuid[])
+    AND (SELECT count(*) FROM waiting) >= 0
     RETURNING x.webhook_id, x.event_id, x.account_id, x.email_id
 )
 INSERT INTO webhook_outbox AS o (webhook_id, event_id, account_id, email_id, next_at)
@@ -93,6 +99,8 @@ FROM (
 JUDGED = 5000  # attempts
 MISSED = statement("mailsvc.store.events", "missed")
 BATCH = 1000
+ALONE = "SELECT pg_advisory_xact_lock(%s, %s)"  # waits for a ledger that numbers events of the account, and keeps others from it
+LATE = timedelta(minutes=1)  # by which an event can be numbered after events with greater IDs
 
 
 @attrs.frozen
@@ -196,8 +204,13 @@ class WebhookLog:
             last: list[UUID] = [event_id for (event_id,) in await tx.rows(LAST, own)]
             return max([after, *last])
 
-        newest = await self._pool.transact(enable)
-        await self._pool.transact(lambda tx: _send_missed(tx, webhook, newest, now))  # what happened before the commit
+        async def again(tx: Transaction) -> None:
+            """What happened before the commit. The ledger may still be numbering it, as for an endpoint that is disabled."""
+            await tx.rows(ALONE, (LOCKS, shard(webhook.account_id)))
+            await _send_missed(tx, webhook, max(after, uuid7_floor(newest - LATE)), now)
+
+        newest = datetime.fromtimestamp(uuid7_seconds(await self._pool.transact(enable)), UTC)
+        await self._pool.transact(again)
 
     async def figures(self, account_id: UUID, webhook_id: UUID, since: datetime, oldest: datetime) -> Figures:
         """Of the newest attempts since then, at events since `oldest`."""
