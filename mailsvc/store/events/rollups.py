@@ -36,7 +36,10 @@ _BY_EVENT = f"""(
            CASE WHEN v.type = 'email.bounced' THEN v.type || '.' || lower(v.data ->> 'type')
                 WHEN v.type IN ('email.opened', 'email.clicked') AND v.data ? 'machine' THEN v.type || '.machine' ELSE v.type END AS type,
            CASE WHEN v.recipient IS NOT NULL OR v.type IN ('email.opened', 'email.clicked') THEN 1
-                ELSE cardinality(e.recipients) END AS count
+                ELSE cardinality(e.recipients) - (
+                    SELECT count(*) FROM events s
+                    WHERE s.account_id = e.account_id AND s.email_id = e.email_id AND s.type = 'email.suppressed'
+                ) END AS count
     FROM emails e CROSS JOIN LATERAL (
         SELECT recipient, type, at, data FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id
         UNION ALL SELECT NULL, 'email.sent', e.created_at, NULL WHERE {UNSTORED}
