@@ -129,8 +129,8 @@ class Reputation:
 
     async def _rates(self, domain: Domain, now: datetime) -> Rates:
         """The domain's rates in this account over the last seven days. Days are in UTC."""
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        wanted = Wanted(now - timedelta(days=7), now + timedelta(hours=1), "day", "UTC", COUNTED, by_period=True, domains=[domain.id])
+        today, since = now.replace(hour=0, minute=0, second=0, microsecond=0), now - timedelta(days=7)
+        wanted = Wanted(since, now + timedelta(hours=1), "day", "UTC", COUNTED, by_period=True, domains=[domain.id])
         counts: dict[str, int] = {}
         sent = {"today": 0, "before": 0}
         for count in await self.rollups.counts(domain.account_id, wanted):
@@ -140,7 +140,7 @@ class Reputation:
         bounced = sum(counts.get(kind, 0) for kind in BOUNCED)
         return Rates(
             counts.get("email.delivered", 0), bounced, counts.get(BOUNCED[0], 0), counts.get("email.complained", 0),
-            sent["today"], sent["before"] / 7,
+            sent["today"], sent["before"] / ((today - since) / timedelta(days=1)),
         )  # fmt: skip
 
     async def _servers(self) -> tuple[tuple[Server, ...], tuple[Listed, ...], tuple[str, ...]]:

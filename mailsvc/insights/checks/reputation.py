@@ -64,7 +64,7 @@ class Listed:
 
 @attrs.frozen
 class Rates:
-    """Recipients in the last seven days. `sent_today`, and `usual_per_day` in the seven days before."""
+    """Recipients in the last seven days. `sent_today`, and `usual_per_day` before today."""
 
     delivered: int
     bounced: int
