@@ -43,6 +43,11 @@ _INSERT = """
 INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE
 SELECT {columns} FROM jsonb_populate_recordset(NULL::{table}, %(rows)s) t WHERE {scope} ON CONFLICT DO NOTHING
 """
+# The account was used while its archive was written: what these rows refer to can be newer than what the archive has of that table.
+_REFERS = {
+    "api_keys": "AND (t.domain_id IS NULL OR EXISTS (SELECT FROM domains d WHERE d.id = t.domain_id))",
+    "broadcast_versions": "AND EXISTS (SELECT FROM broadcasts b WHERE b.account_id = t.account_id AND b.id = t.broadcast_id)",
+}
 # New properties get numbers after those of the archive.
 _NUMBERS = """
 SELECT setval(s.name, greatest(nextval(s.name), (SELECT coalesce(max(number), 1) FROM contact_properties WHERE account_id = %s)))
@@ -114,7 +119,8 @@ class Inserting:
                 change(self, row)
         if kept:
             await self._prepare(table, kept)
-            sql = _INSERT.format(table=table, columns=", ".join(kept[0]), scope=statements.scope(shape, True))
+            scope = f"{statements.scope(shape, True)} {_REFERS.get(table, '')}"
+            sql = _INSERT.format(table=table, columns=", ".join(kept[0]), scope=scope)
             await self.pool.run(sql, {"rows": json(kept), "account": self.account_id})
 
     async def _body_key(self, row: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ import pytest_twisted
 from mailsvc.accounts import archive as archives
 from mailsvc.accounts.archive import FORMAT, MANIFEST, Manifest
 from mailsvc.store.account_data import tables
-from mailsvc.store.account_data.copying import Copying
+from mailsvc.store.account_data.copying import Copying, Rows
 from mailsvc.store.account_data.inserting import Inserting, Unsuitable
+from mailsvc.store.audit.verification import verify
 from mailsvc.store.encryption.body_key_files import BodyKeyFiles
 from mailsvc.store.encryption.body_keys import BodyKeys
 from mailsvc.store.encryption.secrets import Encryption, EncryptionError, fingerprint
+from mailsvc.store.people.audit import Audit, by_operator
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.privacy import inventory
 from tests.store.fixtures import ACCOUNT
@@ -121,6 +124,52 @@ async def test_every_row_arrives_as_it_was(pool: Pool, database: str, elsewhere:
 
 def without(row: Any, names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in row[0].items() if name not in names}
+
+
+# What happens while the archive is written, after the rows of a table were read.
+MEANWHILE = {
+    "domains": (
+        "INSERT INTO domains (id, account_id, name, region, created_at) VALUES ('{new}', '{account}', '{name}', 'r1', now())",
+        "INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at)"
+        " VALUES ('{new}', '{account}', 'new', 'new', 'new', 'sending_access', '{new}', now())",
+    ),
+    "broadcasts": (
+        "INSERT INTO broadcasts (account_id, id, name, sender, reply_to, subject, preview_text, status, created_at)"
+        " VALUES ('{account}', '{new}', 'new', '', '{{}}', '', '', 'draft', now())",
+        "INSERT INTO broadcast_versions (account_id, broadcast_id, version, begun_at, saved_at, editor, settings)"
+        " VALUES ('{account}', '{new}', 1, now(), now(), 'html', '{{}}')",
+    ),
+}
+
+
+class WhileUsed(Copying):
+    """An account that is used while its archive is written: each table has a new line in the audit log."""
+
+    async def batches(self) -> AsyncIterator[tuple[str, Rows]]:
+        async for table, rows in super().batches():
+            yield table, rows
+            for statement in MEANWHILE.get(table, ()):
+                await self.pool.run(statement.format(new=UUID(int=0xF1), account=ACCOUNT, name="new"))
+            await Audit(self.pool, self.pool.reactor).write(by_operator(ACCOUNT, table))
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_that_is_used_meanwhile_can_be_imported(pool: Pool, elsewhere: Pool, tmp_path: Path) -> None:
+    await pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Acme', now())", (ACCOUNT,))
+    for table, (before, *_) in MEANWHILE.items():
+        await pool.run(before.format(new=UUID(int=0xF0), account=ACCOUNT, name=f"old {table}"))
+    await Audit(pool, pool.reactor).write(by_operator(ACCOUNT, "account exported"))
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        copying = WhileUsed(pool, ACCOUNT, KEYS, TRANSFER, bodies(pool, tmp_path / "here", KEYS))
+        await copying.begin(datetime.now(UTC))
+        rows = await archives.write(copying, archive)
+        Manifest(FORMAT, uuid4(), ACCOUNT, "Acme", datetime.now(UTC), "0", {}, rows).write(archive)
+    await imported(elsewhere, file.getvalue(), tmp_path)
+    assert await elsewhere.rows("SELECT action FROM audit ORDER BY seq") == [("account exported",), ("account imported",)]
+    assert (await verify(elsewhere, ACCOUNT, {})).problems == ()
+    for table in ("domains", "broadcasts"):
+        assert await elsewhere.rows(f"SELECT id FROM {table}") == [(UUID(int=0xF0),)]
 
 
 @pytest_twisted.ensureDeferred
