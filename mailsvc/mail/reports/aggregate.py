@@ -13,12 +13,14 @@ from xml.parsers import expat
 
 import attrs
 
+from mailsvc.mail import charset
 from mailsvc.mail.reports.attached import COUNT, TEXT, UnreadableReport, clean, name
 
 Disposition = Literal["none", "quarantine", "reject"]
 
 ROWS = 5_000  # distinct rows of a report that are kept
 DEPTH, ELEMENTS, TOKEN = 20, 400_000, 128 * 1024  # nesting, elements, and bytes of one tag
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SLICE = 64 * 1024  # bytes that the parser is given at a time, so that other threads can run
 _DISPOSITIONS: Mapping[str, Disposition] = {"quarantine": "quarantine", "reject": "reject"}
 
@@ -64,6 +66,7 @@ def read(data: bytes) -> AggregateReport:
     parser.buffer_text = True
     parser.StartElementHandler, parser.EndElementHandler = reading.start, reading.end
     parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = reading.text, reading.doctype
+    data = _in_utf8(data)
     try:
         for start in range(0, len(data), _SLICE):
             parser.Parse(data[start : start + _SLICE], False)
@@ -71,15 +74,32 @@ def read(data: bytes) -> AggregateReport:
                 raise UnreadableReport("it has a tag that is too long")
         parser.Parse(b"", True)
     except (expat.ExpatError, ValueError, LookupError) as error:  # ValueError and LookupError: unknown encodings
-        raise error if isinstance(error, UnreadableReport) else UnreadableReport("it is not well-formed XML") from None
+        if isinstance(error, UnreadableReport):
+            raise
+        if not reading.complete:  # what follows the report does not matter
+            raise UnreadableReport("it is not well-formed XML") from None
     return reading.report()
 
 
+def _in_utf8(data: bytes) -> bytes:
+    """Replaces bytes that are not UTF-8, such as those in a domain that a spammer made up, unless another encoding is declared."""
+    declaration = data[:200].lower()
+    other = b"encoding" in declaration and b"utf-8" not in declaration
+    if other or data.startswith(_UTF_16) or charset.not_utf8(data) is None:
+        return data
+    return charset.decode(data, "utf-8").encode()
+
+
 class _Reading:
-    """The state between the parser's calls. Values are kept by their path below `feedback`, those of a record until it ends."""
+    """The state between the parser's calls. Values are kept by their path below `feedback`, those of a record until it ends.
+
+    `complete`: the report has ended.
+    """
 
     def __init__(self) -> None:
+        self.complete = False
         self._path: list[str] = []
+        self._above = 1  # elements of the path down to `feedback`, which some reporters put into an element of a schema
         self._elements = 0
         self._text: list[str] = []
         self._length = 0
@@ -95,6 +115,8 @@ class _Reading:
         if self._elements > ELEMENTS or len(self._path) >= DEPTH:
             raise UnreadableReport("it has too many elements")
         self._path.append(tag.rpartition(":")[2][:TEXT].lower())
+        if self._path == ["schema", "feedback"]:
+            self._above = 2
         self._text, self._length = [], 0
 
     def text(self, text: str) -> None:
@@ -103,7 +125,8 @@ class _Reading:
             self._length += len(text)
 
     def end(self, tag: str) -> None:
-        path = "/".join(self._path[1:])
+        path = "/".join(self._path[self._above :])
+        self.complete = self.complete or len(self._path) == self._above
         self._path.pop()
         value = clean("".join(self._text))
         self._text = []

@@ -75,6 +75,18 @@ def test_other_encodings(encoding: str) -> None:
     assert aggregate.read(f"<?xml version='1.0' encoding='{encoding}'?>{text}".encode(encoding)).organization == "Söhne"
 
 
+@pytest.mark.parametrize("start", ["", "<?xml version='1.0' encoding='UTF-8'?>"])
+def test_bytes_that_are_not_utf8_do_not_matter(start: str) -> None:
+    data = report(record(more="<dkim><domain>a?.example</domain><result>pass</result></dkim>"), start=start).replace(b"a?", b"a\x91")
+    assert [row.signed_by for row in aggregate.read(data).rows] == ["a\ufffd.example"]
+
+
+@pytest.mark.parametrize("start", ["<xs:schema xmlns:xs='http://www.w3.org/2001/XMLSchema'>", ""])
+@pytest.mark.parametrize("end", [b"", b"\n</xs:schema>", b"\0\0", b"\n\n<feedback/>"])
+def test_what_is_around_the_report_does_not_matter(start: str, end: bytes) -> None:
+    assert sum(aggregate.read(report(record(count=7), start=start) + end).rows.values()) == 7
+
+
 @pytest.mark.parametrize(
     "data",
     [
