@@ -20,6 +20,7 @@ from mailsvc.smtp.server.state import ConversationState
 
 log = Logger()
 
+_MECHANISM = re.compile(rb"[A-Za-z0-9_-]{1,20}")  # longer than this, or with other characters, it may be credentials
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _HTTP = frozenset({b"GET", b"POST", b"PUT", b"HEAD", b"CONNECT", b"OPTIONS", b"PRI"})
 _MAIL = frozenset({b"MAIL", b"RCPT", b"DATA", b"BDAT"})
@@ -162,5 +163,6 @@ class Conversation:
 def _without_secrets(verb: bytes, line: bytes) -> bytes:
     """The command as the transcript shows it. An unknown command may be a password that was sent at the wrong time."""
     if verb == b"AUTH":
-        return b" ".join(line.split(b" ")[:2])
+        command, *words = line.split(b" ")
+        return b" ".join([command, *filter(_MECHANISM.fullmatch, words[:1])])
     return line if verb in COMMANDS or verb == b"BDAT" else b"(an unknown command)"

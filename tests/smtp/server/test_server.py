@@ -762,6 +762,16 @@ def test_the_transcript_of_a_login_dialogue_has_no_secrets() -> None:
     assert "C: (response)" in transcript
 
 
+@pytest.mark.parametrize("argument", [b"PLAIN\tAG1haWxzdmMAczNjcmV0", b"AG1haWxzdmMAczNjcmV0AG1haWxzdmMAczNjcmV0", b"AG1haWxzdmMA="])
+def test_the_transcript_has_no_credentials_instead_of_a_mechanism(argument: bytes) -> None:
+    client = connect()
+    client.send(b"STARTTLS\r\n")
+    client.send(b"EHLO me\r\nAUTH " + argument + b"\r\nAUTH XOAUTH2 x\r\n")
+    transcript = str(client.protocol.session.transcript)
+    assert "C: AUTH\n" in transcript and "C: AUTH XOAUTH2\n" in transcript
+    assert "AG1haWxz" not in transcript
+
+
 def test_the_transcript_is_bounded() -> None:
     client = connect(Listener("mx.test", Limits(non_mail_commands=100_000, unauthenticated_bytes=None)))
     client.send(b"NOOP\r\n" * 5000 + b"NOOP " + b"x" * 2000 + b"\r\nQUIT\r\n")
