@@ -80,6 +80,7 @@ def wrapped(mail: PostmasterMail, trace: str, sender: Mailbox, to: Mailbox, mess
         "Auto-Submitted: auto-generated\r\n",  # 3834 §5
         "MIME-Version: 1.0\r\n",
         f'Content-Type: multipart/mixed; boundary="{boundary}"\r\n',
+        "Content-Transfer-Encoding: 8bit\r\n",  # 2045 §6.4: as its parts
     ]
     note = f"Envelope sender: <{mail.sender}>\r\n"
     plain = f"\r\n--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n{note}"

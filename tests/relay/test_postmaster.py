@@ -28,7 +28,9 @@ def test_forwarded_mail_says_where_it_came_from(client: str, name: str, origin: 
     mail = PostmasterMail("who@example.org", ("abuse@mx.test",), client, name, "ESMTPS", b"Subject: help\r\n\r\nx\r\n")
     boxes = Mailbox("", "postmaster", "example.com"), Mailbox("", "ops", "example.com")
     message = wrapped(mail, received(mail, "mx.test", DATE), *boxes, "<1@example.com>", DATE)
-    _note, attached = message_from_bytes(message).get_payload()
+    parsed = message_from_bytes(message)
+    assert parsed["Content-Transfer-Encoding"] == "8bit"
+    _note, attached = parsed.get_payload()
     [inner] = attached.get_payload()  # type: ignore[union-attr]
     assert " ".join(inner["Received"].split()) == f"from {origin} by mx.test with ESMTPS; Sat, 28 Nov 2026 13:00:00 +0000"
     assert inner["Subject"] == "help"
