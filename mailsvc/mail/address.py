@@ -110,10 +110,11 @@ class Mailbox:
         return f'"{escaped}" <{self.address}>'
 
 
-def parse_mailbox(text: str) -> Mailbox:
+def parse_mailbox(text: str, *, received: bool = False) -> Mailbox:
     """Parses `a@b.c`, `<a@b.c>`, `Name <a@b.c>` or `"Name" <a@b.c>`. Raises AddressError.
 
-    Commas, colons and parentheses in a name have no special meaning, because the text is a single mailbox.
+    Commas, colons and parentheses in a name have no special meaning, because the text is a single mailbox. `received`: it is from a
+    header that stays unchanged, where encoded words may contain tabs and line ends (2047 §2).
     """
     if len(text) > _TEXT_LIMIT:
         raise AddressError("The address is too long.")
@@ -132,7 +133,7 @@ def parse_mailbox(text: str) -> Mailbox:
     named = _NAMED.fullmatch(text)
     if named is None:
         raise AddressError(_why_not_named(text))
-    return _bare(_display_name(named["name"].strip()), named["address"].strip())
+    return _bare(_display_name(named["name"].strip(), received), named["address"].strip())
 
 
 def _why_not_named(text: str) -> str:
@@ -141,7 +142,7 @@ def _why_not_named(text: str) -> str:
     return "Write the address as email@example.com or Name <email@example.com>."
 
 
-def _display_name(written: str) -> str:
+def _display_name(written: str, received: bool) -> str:
     """Decodes quotes and encoded words (RFC 2047). Quotes within a name are part of it, as in Jane "JD" Doe."""
     if _QUOTED_NAME.fullmatch(written):
         return _unquoted(written)
@@ -150,7 +151,8 @@ def _display_name(written: str) -> str:
     if "@" in written and "," in written:
         raise AddressError("This is more than one address; list each separately.")
     if "=?" in written:
-        return encoded_word.decode(written)
+        decoded = encoded_word.decode(written)
+        return _CONTROL.sub(" ", decoded).strip() if received else decoded
     if not written.startswith('"'):
         return written
     return "".join([_unquoted(word) if word.startswith('"') else word for word in _WORDS.findall(written)])  # 5322 §3.2.5 phrase

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 
 import attrs
@@ -142,7 +142,7 @@ def other_sender(mail: Submitted) -> str | None:
 
 def _domain(item: str) -> str | None:
     try:
-        return parse_mailbox(item).domain
+        return parse_mailbox(item, received=True).domain
     except AddressError:
         return None
 
@@ -201,7 +201,7 @@ def _sender(fields: Sequence[bytes]) -> Mailbox:
         raise Unfit("from", f"The From header is not one address: {error}") from None
 
 
-_author = lru_cache(maxsize=1000)(parse_mailbox)  # senders repeat
+_author = lru_cache(maxsize=1000)(partial(parse_mailbox, received=True))  # senders repeat
 
 
 def _unfolded(raw: bytes) -> str:
@@ -222,7 +222,7 @@ def _mailboxes(fields: Sequence[bytes]) -> tuple[Mailbox, ...]:
             if international > _INTERNATIONAL_MOST:
                 continue
         try:
-            found.append(parse_mailbox(item))
+            found.append(parse_mailbox(item, received=True))
         except AddressError:
             continue
     return tuple(found)

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail import submission
+from mailsvc.mail.address import Mailbox
 from mailsvc.mail.submission import Unfit, fingerprint, read, received
 
 ME = b"From: Me <me@example.com>\r\n"
@@ -36,6 +37,13 @@ NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 )
 def test_the_author_is_parsed(value: bytes, address: str) -> None:
     assert read(b"From: " + value + b"\r\n").sender.address == address
+
+
+def test_tabs_and_line_ends_in_encoded_names_are_shown_as_spaces() -> None:
+    mail = read(b"From: =?utf-8?q?Zo=C3=AB=09M=0A?= <me@example.com>\r\nTo: =?utf-8?b?WsO2CVg=?= <a@example.net>\r\n")
+    assert mail.sender == Mailbox("Zoë M", "me", "example.com")
+    assert mail.to == (Mailbox("Zö X", "a", "example.net"),)
+    assert b"=09M=0A" in mail.kept
 
 
 @pytest.mark.parametrize(
