@@ -11,12 +11,12 @@ from itertools import groupby
 
 import attrs
 
-from mailsvc.mail.merge import BODY, Piece, Placeholder, Template, hidden_preview
+from mailsvc.mail.merge import BODY, Piece, Placeholder, Template, after_body_tag, hidden_preview
 from mailsvc.mail.transfer_encoding import Survey, quoted_printable
 
 LONGEST = 10_000  # bytes of a line; texts with longer ones are encoded whole
 _UNUSUAL = re.compile(r"[\x00\r\ud800-\udfff]")  # NUL and lone surrogates cannot be sent; CR ends a line, alone or with the LF after it
-_BEGUN = re.compile(r"<(?:b(?:o(?:dy?)?)?)?\Z", re.IGNORECASE | re.ASCII)  # what a value could complete
+_BEGUN = re.compile(r"<(?:b(?:o(?:dy?)?)?|!-?)?\Z", re.IGNORECASE | re.ASCII)  # what a value could complete
 
 
 @attrs.frozen
@@ -108,9 +108,8 @@ def with_preview(html: Template, preview: str) -> Template | None:
         if isinstance(piece, Placeholder):
             if piece.fallback is not None and "<" in piece.fallback:
                 return None
-        elif (found := BODY.search(piece)) is not None:
-            end = piece.find(">", found.start()) + 1
-            return Template((*pieces[:n], piece[:end] + hidden + piece[end:], *pieces[n + 1 :])) if end else None
-        elif _BEGUN.search(piece) is not None:
+        elif end := after_body_tag(piece):
+            return Template((*pieces[:n], piece[:end] + hidden + piece[end:], *pieces[n + 1 :]))
+        elif BODY.search(piece) is not None or _BEGUN.search(piece) is not None or piece.rfind("<!--") > piece.rfind("-->"):
             return None
     return Template((hidden, *pieces))

@@ -16,6 +16,7 @@ import attrs
 
 from mailsvc.mail import html_to_text
 from mailsvc.mail.header import FORBIDDEN
+from mailsvc.mail.tracking.links import TAG_REST
 
 UNSUBSCRIBE_URL = "UNSUBSCRIBE_URL"  # the canonical name of the recipient's unsubscribe link
 FIELDS = ("first_name", "last_name", "email")  # of every contact; other keys are contact properties
@@ -248,9 +249,21 @@ def with_preview(html: str, preview: str) -> str:
     """The HTML with a hidden first element, which mail programs show beside the subject. `preview` is plain text."""
     if not preview:
         return html
-    found = BODY.search(html)
-    start = html.find(">", found.start()) + 1 if found else 0
+    start = after_body_tag(html)
     return html[:start] + hidden_preview(preview) + html[start:]
+
+
+def after_body_tag(html: str) -> int:
+    """Where the content of the body begins; 0 if it has no start tag. One in a comment, for Outlook, does not count."""
+    found, at = BODY.search(html), 0
+    while found is not None and (comment := html.find("<!--", at, found.start())) >= 0:
+        at = html.find("-->", comment + 2) + 3
+        if at < 3:
+            return 0
+        if found.start() < at:
+            found = BODY.search(html, at)
+    tag = None if found is None else TAG_REST.match(html, found.end() - 1)
+    return 0 if tag is None else tag.end()
 
 
 def hidden_preview(preview: str) -> str:

@@ -19,9 +19,9 @@ NAMES = [
     "{{{contact.last_name|<b>you</b>}}}",
     "{{{x|From }}}",
 ]
-TEXTS = st.lists(st.sampled_from([*PIECES, *NAMES, " \n", "\t\n", "é" * 30, "<body>", "<bo", "dy>", "<", "body", ">"]), max_size=40).map(
-    "".join
-)
+TEXTS = st.lists(
+    st.sampled_from([*PIECES, *NAMES, " \n", "\t\n", "é" * 30, "<body>", "<bo", "dy>", "<", "body", ">", "<!--", "-->", "'"]), max_size=40
+).map("".join)
 
 
 def values(own: str) -> Values:
@@ -43,6 +43,8 @@ def test_the_bytes_are_the_same(text: str, own: str) -> None:
 @example("<{{{first_name}}}>", "Big", "body")
 @example("<body class='{{{first_name}}}'>", "Big", ">")
 @example("{{{contact.first_name|<body>}}}", "Big", "")
+@example("<!-- <body> {{{first_name}}} --><body>", "Big", "")
+@example("<!-- <body> --><p>{{{first_name}}}<body>", "Big", "")
 def test_the_preview_is_at_the_same_place(html: str, preview: str, own: str) -> None:
     template, given_values = merge.parse(html), values(own)
     whole = with_preview(template, preview)

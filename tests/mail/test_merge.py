@@ -83,9 +83,22 @@ def test_text_of_html_with_characters_of_an_icon_font(icon: str) -> None:
     assert merge.text_of(f"<p>{icon}Hi {{{{{{contact.first_name|you}}}}}}</p>").endswith("Hi {{{contact.first_name|you}}}")
 
 
+OUTLOOK = '<!--[if mso]><body class="mso"><![endif]--><!--[if !mso]><!-->'
+
+
 @pytest.mark.parametrize(
     ("html", "before"),
-    [("<p>Hi</p>", ""), ('<html><BODY class="a"><p>Hi</p>', '<html><BODY class="a">'), ("<bodyguard>", ""), ("<body ", "")],
+    [
+        ("<p>Hi</p>", ""),
+        ('<html><BODY class="a"><p>Hi</p>', '<html><BODY class="a">'),
+        ("<bodyguard>", ""),
+        ("<body ", ""),
+        ('<body title="1 > 0"><p>Hi</p>', '<body title="1 > 0">'),
+        ("<!-- <body> --><p>Hi</p>", ""),
+        ("<!-- <body>", ""),
+        ("<!--><body><p>Hi</p>", "<!--><body>"),
+        (f"{OUTLOOK}<body><!--<![endif]--><p>Hi</p>", f"{OUTLOOK}<body>"),
+    ],
 )
 def test_preview_text_is_the_first_element(html: str, before: str) -> None:
     shown = merge.with_preview(html, "What's <new>")
@@ -139,7 +152,9 @@ def test_pieces_are_what_was_written(pieces: list[str | Placeholder]) -> None:
     assert list(parse(written)) == [each for each in pieces if isinstance(each, Placeholder)]
 
 
-@pytest.mark.parametrize("part", ["{{{", "}}}", "{{{a", "%7B%7B%7B", "%7B%7B%7Ba", "%7B%7B%7B%", "{{{a|", "<body", "{{{EMAIL|x}}}"])
+@pytest.mark.parametrize(
+    "part", ["{{{", "}}}", "{{{a", "%7B%7B%7B", "%7B%7B%7Ba", "%7B%7B%7B%", "{{{a|", "<body", "<!--", "<!--<body -->", "{{{EMAIL|x}}}"]
+)
 def test_linear(part: str) -> None:
     text = part * (2_000_000 // len(part))
     begun = time.process_time()

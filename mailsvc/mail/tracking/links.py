@@ -29,7 +29,7 @@ _SPACE = r"[\t\n\f\r ]*+"
 _NAME = r"[\t\n\f\r /]*+([^\t\n\f\r />][^\t\n\f\r />=]*+)"
 _VALUE = rf"{_SPACE}=(?:{_SPACE}(?:\"([^\"]*+)\"|'([^']*+)'|([^\t\n\f\r >\"'][^\t\n\f\r >]*+)|(?=>)))|(?!{_SPACE}=)"
 _ATTRIBUTE = re.compile(rf"{_NAME}(?:{_VALUE})")
-_ATTRIBUTES = re.compile(rf"(?>(?:{_NAME}(?:{_VALUE}))*)[\t\n\f\r /]*+>")  # a tag whose end is missing is none
+TAG_REST = re.compile(rf"(?>(?:{_NAME}(?:{_VALUE}))*)[\t\n\f\r /]*+>")  # after its name; a tag whose end is missing is none
 # Elements whose content is text, up to the end tag.
 _TEXT = {
     name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE)
@@ -127,7 +127,7 @@ def _found(html: str) -> Iterator[tuple[int, int, Link | End | None]]:
         elif kind in ("!", "?", "/"):
             at = html.find(">", tag.end()) + 1 or -1
         else:
-            closing = _ATTRIBUTES.match(html, tag.end())
+            closing = TAG_REST.match(html, tag.end())
             at = -1 if closing is None else closing.end()
             if kind in _LINKED and at >= 0 and count < MAX_LINKS:
                 count += 1
