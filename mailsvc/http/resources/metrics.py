@@ -304,13 +304,22 @@ def _moment(request: Request, name: str, zone: tzinfo, default: datetime, *, upt
     if not text:
         return default
     try:
-        if len(text) == 10:
-            day = date.fromisoformat(text) + timedelta(days=1 if upto else 0)
+        day = _day(text)
+        if day is not None:
+            day += timedelta(days=1 if upto else 0)
             return max(EARLIEST, datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC))
         at = datetime.fromisoformat(text)
         return max(EARLIEST, (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC))
     except (ValueError, OverflowError):
         raise invalid(f"The `{name}` parameter must be a date or time in ISO 8601.") from None
+
+
+def _day(text: str) -> date | None:
+    """The date, if the text has no time. ISO 8601 also writes it without hyphens, or with the number of the week."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def _words(request: Request, name: str, allowed: Sequence[str]) -> list[str]:

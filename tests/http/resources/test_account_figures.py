@@ -79,6 +79,8 @@ async def test_metrics_begin_days_in_the_requested_time_zone(rig: ApiRig) -> Non
     assert vienna["start_date"] == "2026-03-27T23:00:00.000Z" and vienna["end_date"] == "2026-03-31T22:00:00.000Z"
     utc = await metrics(rig, **query)
     assert [row["sent"] for row in utc["data"]] == [3, 12, 0, 0]
+    for first, last in (("20260328", "20260331"), ("2026-W13-6", "2026W142")):
+        assert await metrics(rig, **{**query, "start_date": first, "end_date": last}) == utc
     hourly = await metrics(rig, **{**query, "start_date": "2026-03-28T22:00:00Z", "end_date": "2026-03-29T02:00:00Z"}, granularity="hourly")
     assert [row["sent"] for row in hourly["data"]] == [1, 2, 0, 0]
     local = {**query, "start_date": "2026-03-29T00:00", "end_date": "2026-03-29T04:00"}
