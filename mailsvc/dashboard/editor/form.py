@@ -84,7 +84,7 @@ def _sender(given: Mapping[str, str], before: Draft, errors: dict[str, str]) -> 
 
 
 def _reply_to(text: str, most: int, errors: dict[str, str]) -> tuple[str, ...]:
-    found = [each.strip() for each in text.replace(";", ",").split(",") if each.strip()]
+    found = [each.strip() for each in _separated(text) if each.strip()]
     try:
         if len(found) > most:
             raise AddressError(f"Enter at most {most} addresses.")
@@ -92,6 +92,19 @@ def _reply_to(text: str, most: int, errors: dict[str, str]) -> tuple[str, ...]:
     except AddressError as wrong:
         errors["reply_to"] = str(wrong)
         return ()
+
+
+def _separated(text: str) -> list[str]:
+    """The parts between commas or semicolons. Those in a name in quotation marks separate nothing."""
+    found, quoted, escaped = [""], False, False
+    for character in text:
+        if character in ",;" and not quoted:
+            found.append("")
+            continue
+        found[-1] += character
+        quoted ^= character == '"' and not escaped
+        escaped = character == "\\" and quoted and not escaped
+    return found
 
 
 def _id(name: str, text: str, errors: dict[str, str]) -> UUID | None:

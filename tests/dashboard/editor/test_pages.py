@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 from uuid import UUID
 
 import attrs
@@ -10,6 +11,7 @@ import pytest_twisted
 
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.values import Content
+from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import Browser, DashboardRig, Response
 
@@ -102,6 +104,18 @@ async def test_wrong_fields_are_named_and_nothing_is_saved(pool: Pool) -> None:
     assert await writer.versions() == []
     shown = await writer.ann.post(f"{writer.path}/save", {"subject": wrong["subject"]})  # without scripts
     assert shown.status == 422 and "at most 998 characters" in shown.text and wrong["subject"] in shown.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_reply_addresses_whose_names_have_commas(pool: Pool) -> None:
+    jane = r'"Doe; Jane, \"JD, Inc.\"" <jane@acme.example>'
+    writer = await Writer.of(pool, html="<p>Hi</p>", reply_to=(jane,))
+    typed = unescape((await writer.open(writer.ann)).found('name="reply_to" type="text" value="([^"]*)"'))
+    assert typed == jane
+    for given, stored in ((typed, [jane]), (f"{typed}; bob@acme.example,", [jane, "bob@acme.example"])):
+        found = await writer.save(writer.ann, writer.base, reply_to=given)
+        assert "errors" not in found
+        assert list((await Broadcasts(pool, writer.rig.clock).list(writer.account_id, Page(1)))[0][0].reply_to) == stored
 
 
 @pytest_twisted.ensureDeferred
