@@ -15,6 +15,7 @@ from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.resources.send_fields import Address, BareAddress
 from mailsvc.http.strict_json import shortened
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.header import FORBIDDEN
 from mailsvc.store.audience.contacts import Ref
 from mailsvc.store.audience.values import Choice as TopicChoice
 from mailsvc.store.audience.values import Confirmation, Full, Unknown, WrongProperty
@@ -211,6 +212,13 @@ def _wording(found: dict[str, Any], place: str) -> Confirmation:
     return Confirmation(found["from"].display, found["subject"], found["html"], found["text"], **texts)
 
 
+def _line(text: str) -> str:
+    """The value of a header field. With other characters, no email could be composed, and nobody would be asked."""
+    if FORBIDDEN.search(text):
+        raise Wrong("must not have line breaks or other control characters")
+    return text
+
+
 _PAGE = {
     "title": "Confirm your subscription",
     "message": "Press the button to confirm your subscription.",
@@ -228,7 +236,7 @@ DOUBLE_OPT_IN = Record(
     title="DoubleOptIn",
     fields={
         "from": Address("The sender, at a verified domain.", "Acme <news@example.com>", required=True),
-        "subject": Text("The subject of the email.", "Please confirm your subscription", least=1, most=255, required=True),
+        "subject": Text("The subject of the email.", "Please confirm your subscription", least=1, most=255, required=True, parse=_line),
         "html": Text(f"The HTML of the email, with {LINK} where the link goes.", f'<a href="{LINK}">Confirm</a>', most=_wording_length),
         "text": Text("The plain text of the email. By default it is generated from the HTML.", f"Confirm: {LINK}", most=_wording_length),
         **{name: Text(_ABOUT_PAGE[name], default, most=page_text) for name, default in _PAGE.items()},

@@ -95,6 +95,7 @@ async def test_topics(rig: ApiRig) -> None:
         ("/topics", {"name": "x", "default_subscription": "opt_in", "double_opt_in": DOUBLE_OPT_IN}, "validation_error", "opt_out"),
         ("/segments", {"name": "x", "double_opt_in": {**DOUBLE_OPT_IN, "text": "no link"}}, "validation_error", "CONFIRM_URL"),
         ("/segments", {"name": "x", "double_opt_in": {"subject": "x"}}, "missing_required_field", "double_opt_in.from"),
+        ("/segments", {"name": "x", "double_opt_in": {**DOUBLE_OPT_IN, "subject": "a\nb"}}, "validation_error", "double_opt_in.subject"),
         ("/contact-properties", {"key": "a-b", "type": "string"}, "validation_error", "`key`"),
         ("/contact-properties", {"key": "x" * 51, "type": "string"}, "validation_error", "`key`"),
         ("/contact-properties", {"key": "email", "type": "string"}, "validation_error", "`key`"),
