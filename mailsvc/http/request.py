@@ -161,8 +161,8 @@ class Request(server.Request):
         assert self.content is not None
         try:
             self.content.write(data)
-        except OSError:
-            log.failure("Could not write a request body to disk")
+        except OSError as error:
+            log.error("Could not write a request body to disk: {reason}", reason=error.strerror)
             self.problem = unavailable()
             return
         if self.entry is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 
 log = Logger()
@@ -47,7 +48,7 @@ async def all_in_turn(works: Iterable[Callable[[], Awaitable[bool]]]) -> bool:
 
 
 def _log(error: Exception) -> None:
-    if isinstance(error, StoreError):
+    if isinstance(error, StoreError | EncryptionError):
         log.warn("One of several tasks failed and is tried again: {error}", error=str(error))
     else:
         log.failure("One of several tasks failed and is tried again", Failure(error))

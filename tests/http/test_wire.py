@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from typing import Any
 
 import pytest
@@ -215,6 +216,20 @@ def test_large_body_is_spooled_and_read_in_a_thread() -> None:
     assert rig.threads
     [(_, [email], _, _)] = rig.intake.submitted
     assert email.content.attachments[0].content == bytes(content)
+
+
+def test_a_body_that_the_disk_has_no_room_for_is_refused_with_the_reason_in_the_log() -> None:
+    rig = Rig(spool_above=1000)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, limits[1]))
+    try:
+        with capturedLogs() as logged:
+            response = rig.request("POST", "/emails", {**GOOD, "text": "x" * 5000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert response.problem == (503, "service_unavailable") and rig.budget.used == 0
+    assert [event["reason"] for event in logged if "disk" in event["log_format"]] == ["File too large"]
+    assert not any("log_failure" in event for event in logged)
 
 
 def test_slow_body_is_cut_off() -> None:

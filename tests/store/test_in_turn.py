@@ -10,6 +10,7 @@ from twisted.logger import capturedLogs
 
 from mailsvc.store.in_turn import in_turn
 from mailsvc.store.postgres.errors import TimedOut, Unavailable
+from mailsvc.store.privacy.journal import JournalError
 
 
 def run(*errors: Exception | None) -> tuple[Any, list[Any], list[int]]:
@@ -33,6 +34,8 @@ def run(*errors: Exception | None) -> tuple[Any, list[Any], list[int]]:
 def test_every_error_is_raised_or_logged() -> None:
     first, second, third = ValueError("first"), ValueError("second"), TimedOut("third")
     assert run(first, None, second, third, None) == (first, [second, str(third)], [0, 1, 2, 3, 4])
+    unusable = JournalError("full")  # expected: without a traceback
+    assert run(first, unusable) == (first, ["full"], [0, 1])
     away = Unavailable("away")
     assert run(first, second, away, None) == (away, [second, first], [0, 1, 2])
     assert run(None, None) == (None, [], [0, 1])

@@ -122,6 +122,8 @@ class Journal:
                 if os.path.samestat(os.fstat(fd), self.file.stat()):  # otherwise it was replaced meanwhile
                     yield fd
                     return
+            except OSError as error:
+                raise JournalError(f"The erasure journal {self.file} cannot be used: {error.strerror}.") from None
             finally:
                 os.close(fd)
 
@@ -142,11 +144,15 @@ class Journal:
         """Atomically: a crash leaves the old file or the new one."""
         temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.file)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.file)
+        except OSError:
+            temporary.unlink()
+            raise
         key_file.sync(self.file.parent)
 
     def _entry(self, line: str, number: int) -> Entry:

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import capturedLogs
 
-from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.privacy import EVERY, ErasureService
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.postgres.pool import Pool
@@ -95,6 +95,40 @@ def test_an_entry_that_does_not_fit_on_the_disk_leaves_the_others(journal: Journ
     assert [each.id.int for each in journal.entries()] == [1, 3]
 
 
+def test_entries_that_expire_on_a_full_disk_stay_until_there_is_room(journal: Journal) -> None:
+    for number, day in enumerate((1, 5, 9), 1):
+        journal.add(entry(number, date(2026, 1, day)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(JournalError, match=r"erasures cannot be used: File too large\."):
+            journal.expire(datetime(2026, 1, 12, 12))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(journal.entries()) == 3 and list(journal.file.parent.iterdir()) == [journal.file]
+    assert journal.expire(datetime(2026, 1, 12, 12)) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_journal_that_cannot_be_used_is_logged_without_a_traceback(
+    pool: Pool, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.file.mkdir()
+
+    async def in_thread(call: Callable[[], Any]) -> Any:
+        return call()
+
+    clock, stops = Clock(), list[Callable[[], Any]]()
+    monkeypatch.setattr(ErasureService, "continue_all", lambda self: self._expire(NOW))
+    service = ErasureService(clock, Recorded(Eraser(pool, pool.reactor, KEYS, in_thread), journal))
+    service.start(Mock(add=lambda _, stop: stops.append(stop)))
+    with capturedLogs() as logged:
+        clock.advance(EVERY)
+    await stops[0]()
+    assert [event["log_format"] for event in logged] == ["{what} failed, retrying in {pause:g} s: {error}"]
+    assert "erasures, which cannot be written: Is a directory." in logged[0]["error"]
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_process_that_was_stopped_with_the_lock_stops_no_other(pool: Pool, journal: Journal) -> None:
     waits = Journal(journal.file, KEYS, 10, patience=0.0)
@@ -116,20 +150,6 @@ async def test_a_process_that_was_stopped_with_the_lock_stops_no_other(pool: Poo
             with pytest.raises(JournalError, match=r"erasures is locked by another process, which may have been stopped\."):
                 await use()
     assert called == ["add", "entries", "expire"]
-
-
-def test_the_daemon_logs_a_journal_that_cannot_be_used_in_one_line(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(self: ErasureService) -> None:
-        raise JournalError("The erasure journal is locked.")
-
-    monkeypatch.setattr(ErasureService, "continue_all", fail)
-    clock, nothing = Clock(), cast(Any, None)
-    with capturedLogs() as logs:
-        ErasureService(clock, Recorded(nothing, journal)).start(Opened())
-        clock.advance(EVERY)
-    [line] = logs
-    assert "log_failure" not in line
-    assert formatEvent(line) == "erasing personal data failed, retrying in 5 s: The erasure journal is locked."
 
 
 def test_a_journal_that_cannot_be_written_is_named(tmp_path: Path) -> None:
