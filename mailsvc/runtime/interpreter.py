@@ -1,4 +1,4 @@
-"""Tuning the Python interpreter for a daemon: garbage collection, thread switching, and returning memory to the system."""
+"""Tuning the process for a daemon: garbage collection, thread switching, returning memory to the system, and how many files it may open."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ ARENA_MAX, ARENAS = -8, 2  # heaps shared by all threads, so that one can reuse 
 
 def tune(reactor: Any) -> None:
     """Call this once everything that lives as long as the process has been created."""
+    raise_open_files()
     reactor.getThreadPool().adjustPoolsize(THREADS, THREADS)
     gc.collect()
     gc.freeze()  # spares the collector what stays anyway: scanning it took 50 ms each time
@@ -64,6 +65,13 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
     except OSError:
         return 0
+
+
+def raise_open_files() -> None:
+    """Open as many files as the hard limit allows: a shell's soft limit of 1024 is fewer than the connections in the settings."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # for example where a hard limit without end is more than the system allows
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def return_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from twisted.protocols.basic import LineReceiver
 from mailsvc.delivery.connection.connect import CannotConnect, Connector
 from mailsvc.delivery.connection.dial import dialer
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.connection.tls_policy import DialOptions
+from mailsvc.delivery.connection.tls_policy import DialOptions, Source
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.service import Delivery
 from mailsvc.net.dns import Resolver
@@ -179,6 +180,21 @@ async def test_an_address_of_this_machine_is_refused_unless_the_operator_allows_
     await client.quit()  # type: ignore[misc]
     for port in site.ports:
         await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("source", [None, Source("127.0.0.1", "out.example")])
+async def test_too_many_open_files_are_not_a_problem_of_the_source_address(source: Source | None) -> None:
+    site = Site()
+    dial = dialer(site.reactor, "out.example", 2)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(CannotConnect) as failed:
+            await dial("127.0.0.9", site.port, "mx.example.com", DialOptions(source=source))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (failed.value.reason, failed.value.unbound) == ("cannot be connected to: this machine has too many open files", False)
 
 
 @pytest_twisted.ensureDeferred

@@ -1,13 +1,17 @@
-"""Garbage that a Failure keeps alive is collected when the process has grown."""
+"""Garbage that a Failure keeps alive is collected when the process has grown, and a daemon may open as many files as allowed."""
 
 from __future__ import annotations
 
 import gc
+import resource
+import sys
 import weakref
+from unittest.mock import Mock
 
+import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.runtime.interpreter import GROWTH, GrowthCollector, resident_bytes
+from mailsvc.runtime.interpreter import GROWTH, GrowthCollector, resident_bytes, tune
 
 
 class Frame:
@@ -31,3 +35,15 @@ def test_garbage_is_collected_when_the_process_has_grown() -> None:
     finally:
         gc.enable()
     assert resident_bytes() > 1 << 20
+
+
+def test_a_daemon_may_open_as_many_files_as_the_hard_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((gc, "freeze"), (gc, "set_threshold"), (sys, "setswitchinterval")):
+        monkeypatch.setattr(module, name, Mock())
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+    try:
+        tune(Mock())
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from errno import EMFILE, ENFILE
 from typing import Any
 
 from twisted.internet.defer import CancelledError, TimeoutError
@@ -31,7 +32,7 @@ def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | No
         try:
             await connectProtocol(endpoint, client)
         except (ConnectError, OSError, TimeoutError) as error:
-            raise CannotConnect(_why(error), unbound=isinstance(error, ConnectBindError)) from None
+            raise CannotConnect(_why(error), unbound=_is_unbound(error)) from None
         if not options.ourselves and _is_ourselves(client.transport):
             client.ready.addErrback(lambda _: None)
             client.abort("it is this machine")
@@ -76,7 +77,17 @@ def _security(host: str, options: DialOptions) -> tuple[TlsPolicy, ClientTls | N
             return "required", tls.by_dane(options.tlsa, options.names)
 
 
+def _has_no_descriptor(error: BaseException) -> bool:
+    return isinstance(error, ConnectError) and error.osError in (EMFILE, ENFILE)
+
+
+def _is_unbound(error: BaseException) -> bool:
+    return isinstance(error, ConnectBindError) and not _has_no_descriptor(error)
+
+
 def _why(error: BaseException) -> str:
+    if _has_no_descriptor(error):
+        return "cannot be connected to: this machine has too many open files"
     if isinstance(error, ConnectionRefusedError):
         return "refused the connection"
     if isinstance(error, ConnectTimeout | TimeoutError):
