@@ -46,6 +46,11 @@ class _Meter:
     def used(self) -> int:
         return (self.taken or 0) - self.mine
 
+    @property
+    def too_large(self) -> bool:
+        """Whether the block was leased under a higher limit, and the present one may have no room for it."""
+        return self.mine > 0 and (self.taken or 0) > self.most
+
     def lacks(self, count: int, now: float) -> bool:
         """Whether a recent refusal shows that so many are not left."""
         return self.taken is not None and now < self.asked_at + REFUSAL_CACHED and self.most - self.used < count
@@ -168,10 +173,12 @@ class Quotas:
 
     async def _reserve(self, meter: _Meter, count: int) -> bool:
         meter.used_at = self.clock.seconds()
-        if meter.mine >= count:
+        if meter.mine >= count and not meter.too_large:
             meter.mine -= count
             return True
         async with meter.lock:
+            if meter.too_large:
+                await self._give_back([meter])
             while meter.mine < count:
                 if meter.lacks(count, self.clock.seconds()) or not await self._lease(meter, count - meter.mine):
                     return False

@@ -86,6 +86,20 @@ def test_blocks_are_leased_and_given_out_without_asking() -> None:
     assert done(Quotas(row, clock_at(), PLANS, default="small").take(ACCOUNT, None, 101)).period == "day"
 
 
+def test_a_block_that_was_leased_under_a_larger_plan_does_not_exceed_the_smaller_one() -> None:
+    row, clock = Row(), clock_at()
+    first, second = [Quotas(row, clock, {**PLANS, "fewer": Plan("fewer", 1500), "fewest": Plan("fewest", 50)}) for _ in "ab"]
+    for quotas in (first, second):
+        assert isinstance(done(quotas.take(ACCOUNT, "large", 10)), Taken)
+    assert isinstance(done(first.take(ACCOUNT, "fewer", 10)), Taken) and done(second.give_back(idle=0.0)) is None
+    assert isinstance(done(first.take(ACCOUNT, "fewer", 10)), Taken)
+    refused = done(first.take(ACCOUNT, "fewest", 11))
+    assert isinstance(refused, Exhausted) and (refused.used, refused.limit) == (40, 50)
+    assert isinstance(done(first.take(ACCOUNT, "fewest", 10)), Taken) and row.counts["month"][1] == 50
+    assert isinstance(done(first.take(ACCOUNT, "fewest", 1)), Exhausted)
+    assert isinstance(done(first.take(ACCOUNT, "large", 1)), Taken)
+
+
 def test_what_does_not_fit_takes_nothing_of_any_period() -> None:
     row = Row()
     quotas = Quotas(row, clock_at(), PLANS)
