@@ -119,6 +119,7 @@ def show(found: Sequence[Finding]) -> None:
 async def inside(examined: Doctor, settings: Settings, database: Database, reactor: Any) -> list[Finding]:
     """What can be checked with the database."""
     now, found = utc(reactor), await examined.inside()
+    found.append(installation.writes(await server_settings.write_problem(database.pool)))
     found += sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now)
     found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
     found += installation.body_keys(*await database.bodies.problems())

@@ -88,6 +88,14 @@ def body_keys(missing: Mapping[UUID, str], left: Sequence[Path]) -> list[Finding
     return found or [Finding("encrypted messages", "ok", "The keys of all accounts that have encrypted messages are here.")]
 
 
+def writes(problem: str | None) -> Finding:
+    """Checks that Postgres can write. `problem` is why it cannot, if so."""
+    if problem is None:
+        return Finding("postgres writes", "ok", "Nothing prevents it from writing.")
+    remedy = "Free some space, or see its log: until it can write, no mail is accepted. mailsvc does not need a restart."
+    return Finding("postgres writes", "error", f"It cannot write: {problem}.", remedy)
+
+
 def audit_log(weaknesses: Sequence[str]) -> Finding:
     """Checks that the daemon's database role cannot change the audit log."""
     if not weaknesses:

@@ -23,6 +23,7 @@ from mailsvc.monitoring.installation import (
     pages,
     sender,
     trusted,
+    writes,
 )
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
@@ -192,6 +193,12 @@ async def test_missing_migrations_are_reported_and_not_applied(pool: Pool, monke
     monkeypatch.setattr(upgrade_check, "migrations", lambda: {"9999_future": "-- Later."})
     monkeypatch.setattr(upgrade_check, "APPLIED", "SELECT '' WHERE false")
     assert migrations(await upgrade_check.plan(pool)) == [], "a new database gets its tables from whichever process is first"
+
+
+def test_a_database_that_cannot_write_is_an_error() -> None:
+    assert writes(None).state == "ok"
+    full = writes("its disk is full")
+    assert (full.state, full.found) == ("error", "It cannot write: its disk is full.") and full.remedy
 
 
 def test_the_audit_log_is_protected_and_sent() -> None:

@@ -1,4 +1,4 @@
-"""Settings and standbys of the Postgres server, for `mailsvc doctor`, the metrics and the list of a cluster's nodes."""
+"""Settings and standbys of the Postgres server, and whether it can write: for `mailsvc doctor`, metrics and the list of nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import attrs
 from psycopg2.extensions import parse_dsn
 
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.errors import OutOfResources, StatementFailed
+from mailsvc.store.postgres.pool import PROBE_STATEMENT, Pool, Transaction
 
 _NAMES = (
     "fsync", "full_page_writes", "synchronous_commit", "max_connections", "superuser_reserved_connections", "server_version",
@@ -18,6 +19,26 @@ _NAMES = (
 async def settings(pool: Pool) -> Mapping[str, str]:
     """By name, as SHOW prints them."""
     return dict(await pool.rows("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_NAMES),)))
+
+
+class _Undo(Exception):
+    """Raised to roll back the test."""
+
+
+async def write_problem(pool: Pool) -> str | None:
+    """Why Postgres cannot write, such as "its disk is full". None: it can, or this role may not create the table that would show it."""
+
+    async def write(transaction: Transaction) -> None:
+        await transaction.run(PROBE_STATEMENT)
+        raise _Undo
+
+    try:
+        await pool.transact(write)
+    except OutOfResources as error:
+        return error.description
+    except (_Undo, StatementFailed):
+        pass
+    return None
 
 
 # Backups and logical replication, by which Citus moves cells, are not standbys. What has just connected may be any of them; the state is
