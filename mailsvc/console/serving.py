@@ -126,8 +126,8 @@ class Console(Resource):
         except PageError as error:
             return error_page(request, error)
         except (Transient, EncryptionError) as error:
-            log.warn("page of the console failed because of the database: {reason}", reason=str(error))
-            return error_page(request, PageError(503, "Temporarily unavailable", "The database is unreachable. Reload the page."))
+            log.warn("page of the console not available at the moment: {reason}", reason=str(error))
+            return error_page(request, PageError(503, "Temporarily unavailable", "Data can’t be read or stored now. Reload the page."))
         except Exception:
             error_id = uuid4().hex[:12]
             log.failure("page of the console failed with error {error_id}", error_id=error_id)

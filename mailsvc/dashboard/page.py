@@ -335,9 +335,9 @@ async def serve(
     except (Transient, EncryptionError) as error:
         if request.streaming:
             raise
-        log.warn("page failed because of the database: {reason}", reason=str(error))
+        log.warn("page not available at the moment: {reason}", reason=str(error))
         return error_page(
-            request, PageError(503, "Temporarily unavailable", "The database is unreachable. Reload the page in a few seconds.")
+            request, PageError(503, "Temporarily unavailable", "Data can’t be read or stored right now. Reload the page in a few seconds.")
         )
     except Exception:
         if request.streaming:

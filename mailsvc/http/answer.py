@@ -57,7 +57,7 @@ def translated(failure: Failure) -> Problem:
         log.error("A message cannot be read: {reason}", reason=str(error))
         return problem.unreadable()
     if isinstance(error, Transient | EncryptionError):
-        log.warn("Database unavailable for a request: {reason}", reason=str(error))
+        log.warn("A request cannot be served at the moment: {reason}", reason=str(error))
         return problem.unavailable()
     error_id = uuid4().hex[:12]
     log.failure("Error {error_id} in a request", failure=failure, error_id=error_id)

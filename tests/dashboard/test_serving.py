@@ -70,6 +70,7 @@ def test_an_error_shows_a_page_and_cuts_off_a_download_that_has_begun(error, sta
     body = served(http, shown)
     assert isinstance(body, bytes) and b"secret" not in body and http.code == status
     assert http.responseHeaders.getRawHeaders(b"retry-after") == ([b"5"] if status == 503 else None)
+    assert b"database" not in body, "a full disk or an unusable key is another problem"
 
     async def downloaded(request):
         await request.download("a.csv", "text/csv", pieces(error))
