@@ -14,7 +14,6 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.bounces.diagnosis import known
 from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt_envelope import envelope_of, needs_copy
@@ -27,18 +26,17 @@ from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin, Waits
-from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused, refused_as_too_many
+from mailsvc.delivery.reading import Moment, Reading, closed, deferred, lapsed, read, refused, refused_as_too_many, withdrawn
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.reply import Reply
-from mailsvc.outcome import Bounced, Delivered, Failed, Meaning, Outcome
+from mailsvc.outcome import Delivered, Failed, Meaning, Outcome
 from mailsvc.runtime.tracing import Tracing
 from mailsvc.smtp.client.client import Result
 from mailsvc.store.cache import MAX_AGE
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, StatementFailed, StoreError
-from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import AttemptRecord, RecipientOutcome, Settlement, Settling
 
@@ -158,7 +156,7 @@ class Attempts:
     async def _origin(self, transaction: Transaction, started: datetime) -> Origin | None:
         """What the sending domain says. None if this process has nothing to send: the mail has expired, or its domain has moved."""
         if expired(transaction, started):
-            await self.settle(transaction, [_expired(leased) for leased in transaction.recipients])
+            await self.settle(transaction, [lapsed(leased) for leased in transaction.recipients])
             return None
         origin = await self._loader.origin(transaction)
         if origin.region not in (None, self._region):  # so does the mail, when its lease ends
@@ -229,7 +227,7 @@ class Attempts:
             self.log.error("attempt {tries} at {email_id} failed: {error!r}", tries=tries, email_id=transaction.email_id, error=error)
         if gone or tries >= self._limits.poison_tries:
             why = str(error) if gone else f"Sending failed {tries} times because of an internal error ({type(error).__name__})."
-            await self.settle(transaction, [_gone(leased, why) if gone else Failed(why) for leased in transaction.recipients])
+            await self.settle(transaction, [withdrawn(leased, why) if gone else Failed(why) for leased in transaction.recipients])
         else:
             reason = f"Sending failed because of an internal error ({type(error).__name__}). It will be retried."
             moment = self.moment
@@ -400,22 +398,6 @@ def _settlement(
 ) -> Settlement:
     of = transaction
     return Settlement(of.account_id, of.email_id, of.domain_id, of.lease, at, outcomes, record, signature, passed_on, brief)
-
-
-def _gone(leased: Leased, why: str) -> Outcome:
-    """As if it had been in the queue when its domain was deleted (store/queue/claims)."""
-    return Failed(why) if _untried(leased) else Bounced(why, "Transient", "General")
-
-
-def _untried(leased: Leased) -> bool:
-    return leased.attempts == 0 and leased.status == "queued"
-
-
-def _expired(leased: Leased) -> Outcome:
-    """It expired while it waited in memory."""
-    if _untried(leased):
-        return Failed("It could not be sent before it expired.")
-    return Bounced("It could not be delivered before it expired.", "Transient", "General", meaning=known("expired"))
 
 
 def _result_if_trusted(connection: OpenConnection) -> str:

@@ -15,7 +15,7 @@ from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.retry import Random, Schedule, before_expiry
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as parse_reply
-from mailsvc.outcome import Bounced, Deferred, Delivered, Meaning, Outcome, Uncertain
+from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
 from mailsvc.smtp.client.client import Result
 from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.settle import RecipientOutcome
@@ -105,6 +105,22 @@ def refused(reply: Reply | str, host: str = "", stage: Stage = "ours") -> Bounce
 def closed(reply: Reply, reason: str, meaning: Meaning | None) -> Bounced:
     """A bounce because the destination accepts no mail at all, as `reply` says."""
     return Bounced(str(reply), "Permanent", "General", reason=reason if meaning is None else meaning.sentence(reason), meaning=meaning)
+
+
+def withdrawn(leased: Leased, why: str) -> Outcome:
+    """As if it had been in the queue when its domain was deleted (store/queue/claims)."""
+    return Failed(why) if _untried(leased) else Bounced(why, "Transient", "General")
+
+
+def _untried(leased: Leased) -> bool:
+    return leased.attempts == 0 and leased.status == "queued"
+
+
+def lapsed(leased: Leased) -> Outcome:
+    """It expired while it waited in memory."""
+    if _untried(leased):
+        return Failed("It could not be sent before it expired.")
+    return Bounced("It could not be delivered before it expired.", "Transient", "General", meaning=known("expired"))
 
 
 def _too_many(reply: Reply, stage: Stage) -> bool:
