@@ -19,7 +19,7 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.attempt_envelope import envelope_of, needs_copy
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import OpenConnection, TlsFailure, Unreachable
-from mailsvc.delivery.connection.mta_sts import Policies
+from mailsvc.delivery.connection.mta_sts import Policies, StillLookedUp
 from mailsvc.delivery.connection.tls_counts import TlsCounts, result_of
 from mailsvc.delivery.connection.tls_policy import NO_POLICY, TlsPolicy, required_policy
 from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
@@ -41,6 +41,7 @@ from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import AttemptRecord, RecipientOutcome, Settlement, Settling
 
 _PAUSED = 3600.0  # seconds before an email of a paused broadcast is looked at again; whoever continues it changes that
+_LOOKED_UP = 5.0  # seconds before an email is tried again whose recipient's MTA-STS policy was not known in time
 _NOT_WRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
 
 
@@ -216,6 +217,9 @@ class Attempts:
         """An internal error: this email is deferred, and fails after `poison_tries` of them. Other mail goes on."""
         if isinstance(error, Waits):
             await self._wait(transaction, str(error))
+            return
+        if isinstance(error, StillLookedUp):
+            self._leases.return_unsent(transaction, _LOOKED_UP, str(error))
             return
         if (reason := _installation_error(error)) is not None:
             self.log.error("an attempt at {email_id} is deferred: {error}", email_id=transaction.email_id, error=str(error))

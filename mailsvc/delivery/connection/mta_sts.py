@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, FirstError, TimeoutError, gatherResults
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
@@ -29,6 +29,7 @@ _AGAIN = 300.0  # seconds after a fetch that failed (8461 §3.3)
 _FRESH = timedelta(days=1)  # after which a policy is fetched again although its id is the same (8461 §3.3), or after half of its max_age
 _LOOKUP_AGAIN = 60.0  # seconds for which a lookup counts
 _AT_ONCE = 20  # domains of a mail that are looked up at once: each can take the timeouts of DNS and HTTPS
+_PATIENCE = 3.0  # seconds for which an attempt waits for a lookup, counted from its beginning: others need the connection
 
 
 class NotFetched(Exception):
@@ -37,6 +38,10 @@ class NotFetched(Exception):
     def __init__(self, why: str, result: str = "sts-policy-fetch-error") -> None:
         super().__init__(why)
         self.result = result
+
+
+class StillLookedUp(Exception):
+    """A sentence: the policy of which domain is not known yet. It will be soon."""
 
 
 Fetch = Callable[[str], Awaitable[bytes]]  # the policy file of a host; raises NotFetched
@@ -67,8 +72,14 @@ class _Known:
     weight: int = 0
 
 
+@attrs.define(eq=False)
+class _Lookup:
+    began: float
+    waiting: list[Deferred[None]] = attrs.field(factory=list)
+
+
 class Policies:
-    """Never raises, never waits long. A domain whose policy cannot be fetched is treated as one without a policy."""
+    """Never waits long. A domain whose policy cannot be fetched is treated as one without a policy."""
 
     log = Logger()
 
@@ -76,16 +87,19 @@ class Policies:
         self._clock, self._names, self._fetch, self._records, self._tls_counts = clock, names, fetch, records, tls_counts
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._weight = 0
-        self._lookups: dict[str, list[Deferred[None]]] = {}
+        self._lookups: dict[str, _Lookup] = {}
 
     async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]:
-        """The policies of those `domains` that have one, whatever its mode."""
+        """The policies of those `domains` that have one, whatever its mode. Raises StillLookedUp; the lookup goes on then."""
         ordered = sorted(domains)
         if len(ordered) == 1:  # nearly every mail
             found = [await self._policy(ordered[0])]
         else:
             slots = Semaphore(_AT_ONCE)
-            found = await gatherResults([slots.run(self._policy_later, domain) for domain in ordered])
+            try:
+                found = await gatherResults([slots.run(self._policy_later, domain) for domain in ordered], consumeErrors=True)
+            except FirstError as error:
+                error.subFailure.raiseException()
         return [(domain, policy) for domain, policy in zip(ordered, found, strict=True) if policy is not None]
 
     def _policy_later(self, domain: str) -> Deferred[Policy | None]:
@@ -93,24 +107,34 @@ class Policies:
 
     async def _policy(self, domain: str) -> Policy | None:
         known = self._known.get(domain)
+        if domain not in self._lookups and (known is None or known.looked_at + _LOOKUP_AGAIN < self._clock.seconds()):
+            Deferred.fromCoroutine(self._share_lookup(domain))
         if domain in self._lookups:
-            waiting: Deferred[None] = Deferred()
-            self._lookups[domain].append(waiting)
-            await waiting
-            known = self._known.get(domain)
-        elif known is None or known.looked_at + _LOOKUP_AGAIN < self._clock.seconds():
-            await self._share_lookup(domain)
-            known = self._known.get(domain)
+            await self._wait(domain, self._lookups[domain])
+        known = self._known.get(domain)
         return None if known is None else known.policy
 
+    async def _wait(self, domain: str, lookup: _Lookup) -> None:
+        left = lookup.began + _PATIENCE - self._clock.seconds()
+        if left > 0:
+            waiting: Deferred[None] = Deferred()
+            lookup.waiting.append(waiting)
+            try:
+                await waiting.addTimeout(left, self._clock)
+                return
+            except TimeoutError:
+                pass
+        raise StillLookedUp(f"The MTA-STS policy of {domain} is still being looked up.")
+
     async def _share_lookup(self, domain: str) -> None:
-        self._lookups[domain] = []
+        lookup = self._lookups[domain] = _Lookup(self._clock.seconds())
         try:
             await self._look(domain)
         except Exception:
             self.log.failure("looking up the MTA-STS policy of {domain} failed", domain=domain)
         finally:
-            for waiting in self._lookups.pop(domain):
+            del self._lookups[domain]
+            for waiting in lookup.waiting:
                 if not waiting.called:
                     waiting.callback(None)
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection import mta_sts
-from mailsvc.delivery.connection.mta_sts import NotFetched, Policies
+from mailsvc.delivery.connection.mta_sts import NotFetched, Policies, StillLookedUp
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import NxDomain, Records, Temporary
@@ -193,7 +193,53 @@ def test_concurrent_lookups_share_one_fetch() -> None:
     assert len(web.fetched) == 1
 
 
+def test_nobody_waits_long_for_a_lookup_which_goes_on() -> None:
+    web = Web()
+    web.file = slow = Deferred()
+    found: list[Any] = []
+    for domains in ({"example.com"}, {"example.com", "example.org"}):
+        Deferred.fromCoroutine(web.policies.of(domains)).addErrback(found.append)
+    web.clock.advance(2)
+    assert not found
+    web.clock.advance(1)
+    assert [str(failure.value) for failure in found] == ["The MTA-STS policy of example.com is still being looked up."] * 2
+    Deferred.fromCoroutine(web.policies.of({"example.com"})).addErrback(found.append)
+    assert found[2].check(StillLookedUp), "at once"
+    slow.callback(ENFORCE)
+    assert web.lookup() is not None and len(web.fetched) == 2
+
+
 # What follows
+
+
+class SlowWeb(Web):
+    """Only the domain `slow.example` announces a policy."""
+
+    async def txt(self, name: str) -> Any:
+        return self.records if name == "_mta-sts.slow.example" else NxDomain(name)
+
+
+def test_mail_to_other_domains_of_a_server_does_not_wait_for_a_slow_policy_host() -> None:
+    web = SlowWeb()
+    web.file = slow = Deferred()
+    rig = DeliveryRig(policies=web.policies, clock=web.clock, connections_max=1)
+    server = rig.server("slow.example", "1.1.1.1", host="mx.example.com")
+    rig.server("fast.example", "1.1.1.1", host="mx.example.com")
+    server.tls = "TLSv1.3"
+    for email in range(1, 11):
+        rig.store.add(email, "x@slow.example")
+    for email in range(11, 21):
+        rig.store.add(email, "x@fast.example")
+    rig.start().run(5)
+    assert {mail.recipients for mail in server.mails} == {("x@fast.example",)} and len(server.mails) == 10
+    [row, *_] = rig.store.rows.values()
+    assert row.reason == "The MTA-STS policy of slow.example is still being looked up." and row.leased.attempts == 0
+    rig.run(12)
+    assert len(server.mails) == 10
+    slow.callback(ENFORCE)
+    rig.run(10)
+    assert len(server.mails) == 20 and not rig.store.rows
+    assert [how.mode for how in server.dialled][-1] == "verified"
 
 
 @attrs.define
