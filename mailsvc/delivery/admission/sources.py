@@ -7,7 +7,7 @@ come from: connection/source_state. Which of the usable sources a connection get
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 
 import attrs
@@ -19,14 +19,15 @@ SHORT_WAIT = timedelta(minutes=10)  # for a pool without sources; waits of at mo
 _BLOCKS = 20  # in which a day's emails are reserved, if they are then neither smaller nor larger than …
 _SMALLEST, _LARGEST = 5, 500
 
-SourceReason = Literal["admitted", "other process", "source warm-up", "sources listed", "no source"]
+SourceReason = Literal["admitted", "other process", "source warm-up", "source not begun", "sources listed", "no source"]
 
 
 @attrs.frozen
 class SourceFacts:
     """A source address of a pool. `here`: this process has it, and not only another one of the region.
 
-    `left`: emails that it may still send to the provider today. None: any number, because it is warm.
+    `left`: emails that it may still send to the provider today. None: any number, because it is warm. `begins`: the first day of its
+    warm-up, if it is still to come.
     """
 
     address: str
@@ -34,6 +35,7 @@ class SourceFacts:
     here: bool = True
     listed: bool = False
     left: int | None = None
+    begins: date | None = None
 
     @property
     def usable(self) -> bool:
@@ -62,7 +64,11 @@ def decide(pool: Sequence[SourceFacts], overflow: Sequence[SourceFacts], now: da
         if any(each.usable for each in facts):
             return SourceDecision((), "other process")
     found = (*pool, *overflow)
-    if any(not each.listed for each in found):
+    begins = [each.begins for each in found if not each.listed]
+    if begins:
+        first = min((day for day in begins if day is not None), default=None)
+        if first is not None and None not in begins:
+            return SourceDecision((), "source not begun", datetime.combine(first, time(), UTC))
         return SourceDecision((), "source warm-up", next_day(now))
     if found:
         return SourceDecision((), "sources listed", now + LISTED_CHECKED)
@@ -76,6 +82,8 @@ def sentence(reason: SourceReason, pool: str, provider: str) -> str:
     match reason:
         case "source warm-up":
             return f"Source warm-up: the {sources} have sent as many emails to {to} as they may today. They continue tomorrow (UTC)."
+        case "source not begun":
+            return f"Source warm-up: the {sources} send nothing before its first day."
         case "sources listed":
             return f"All {sources} are on block lists. Mail waits until one of them is removed from the lists."
         case "no source":

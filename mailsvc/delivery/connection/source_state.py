@@ -130,5 +130,6 @@ class SourceState:
             limit, key = self._limit(known.since, provider, today), (address, provider)
             left = None if limit is None else max(0, limit - self._taken.get(key, 0)) + self._unused.get(key, 0)
             listed = stored is not None and bool(stored.listed)
-            found.append(SourceFacts(address, 1 if own is None else own.weight, own is not None, listed, left))
+            begins = known.since if known.since is not None and known.since > today else None
+            found.append(SourceFacts(address, 1 if own is None else own.weight, own is not None, listed, left, begins))
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from mailsvc.delivery.admission.sources import SourceFacts, block, decide, next_
 
 NOW = datetime(2030, 1, 1, 13, 30, tzinfo=UTC)
 WARM, NEW, SPENT = SourceFacts("192.0.2.1"), SourceFacts("192.0.2.2", left=5), SourceFacts("192.0.2.3", left=0)
+COMING, SOON = (SourceFacts("192.0.2.6", left=0, begins=date(2030, 1, day)) for day in (5, 3))
 LISTED, ELSEWHERE = SourceFacts("192.0.2.4", listed=True), SourceFacts("192.0.2.5", here=False)
 
 facts = st.builds(
@@ -32,6 +33,9 @@ def test_a_listed_source_sends_nothing() -> None:
 @pytest.mark.parametrize(("pool", "reason", "until"), [
     ([SPENT], "source warm-up", datetime(2030, 1, 2, tzinfo=UTC)),
     ([SPENT, LISTED], "source warm-up", datetime(2030, 1, 2, tzinfo=UTC)),
+    ([COMING], "source not begun", datetime(2030, 1, 5, tzinfo=UTC)),
+    ([COMING, LISTED, SOON], "source not begun", datetime(2030, 1, 3, tzinfo=UTC)),
+    ([SPENT, COMING], "source warm-up", datetime(2030, 1, 2, tzinfo=UTC)),
     ([LISTED], "sources listed", NOW + timedelta(hours=1)),
     ([], "no source", NOW + timedelta(minutes=10)),
     ([SPENT, ELSEWHERE], "other process", None),
@@ -77,4 +81,7 @@ def test_the_reasons_name_the_pool_and_the_provider() -> None:
         "They continue tomorrow (UTC)."
     )
     assert "to other providers as" in sentence("source warm-up", "", "other")
+    assert sentence("source not begun", "bulk", "google") == (
+        "Source warm-up: the source addresses of the pool bulk send nothing before its first day."
+    )
     assert sentence("sources listed", "", "google").startswith("All source addresses are on block lists.")

@@ -125,6 +125,17 @@ def test_before_its_first_day_a_source_sends_nothing() -> None:
     assert used(rig) == {"192.0.2.2": 10}
 
 
+def test_mail_waits_for_the_first_day_of_the_only_source() -> None:
+    rig = SourcesRig([f"192.0.2.1 new.example since={TODAY + timedelta(days=2)}"], poll_seconds=30.0)
+    big = server(rig)
+    add(rig, 3)
+    rig.start().run(30)
+    hold = rig.store.hold_rows["big"]
+    assert hold.until == MIDNIGHT + timedelta(days=1) and hold.reason.startswith("Source warm-up: the source addresses send nothing before")
+    rig.run(until_tomorrow(rig) + DAY + 60)
+    assert len(big.mails) == 3
+
+
 def test_a_wait_ends_when_another_source_may_send() -> None:
     table = Table()
     rig = SourcesRig([NEW], table=table)
