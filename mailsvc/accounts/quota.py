@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +26,7 @@ RETURN_BATCH = 500  # accounts in one statement
 FORGET_AFTER = 60.0  # further seconds after which a meter is dropped; nothing can refer to it any more
 IDLE = 10.0  # seconds after which unused quota is returned
 REFUSAL_CACHED = 1.0  # seconds
+AHEAD = timedelta(minutes=1)  # more than the clock of another process can be ahead of this one's
 
 
 @attrs.define(eq=False)
@@ -188,7 +189,8 @@ class Quotas:
     async def _lease(self, meter: _Meter, need: int) -> bool:
         left = meter.most if meter.taken is None else max(0, meter.most - meter.taken)
         wanted = max(need, min(BLOCK, left // SHARE))
-        granted, meter.taken = await self.store.lease(meter.account_id, meter.period, meter.starts, meter.most, need, wanted)
+        latest = begins(meter.period, self._now() + AHEAD)
+        granted, meter.taken = await self.store.lease(meter.account_id, meter.period, meter.starts, meter.most, need, wanted, latest)
         meter.asked_at, meter.used_at = (self.clock.seconds(),) * 2
         meter.mine += granted
         self.leases += 1

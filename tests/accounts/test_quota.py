@@ -37,7 +37,9 @@ class Row:
         self.held: list[Deferred[None]] | None = None
         self.away: Unavailable | None = None
 
-    async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]:
+    async def lease(
+        self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int, latest: date | None = None
+    ) -> tuple[int, int]:
         self.queries += 1
         if self.held is not None:
             self.held.append(Deferred())
@@ -250,7 +252,7 @@ async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
     assert await store.lease(ACCOUNT, period, first, 10, 7, 8) == (0, 4)
     assert await store.lease(ACCOUNT, period, first, 10, 5, 8) == (6, 10)
     assert await store.lease(ACCOUNT, period, second, 10, 1, 2) == (2, 2)
-    assert await store.lease(ACCOUNT, period, first, 10, 1, 2) == (2, 4)  # a clock that is late takes from the new period
+    assert await store.lease(ACCOUNT, period, first, 10, 1, 2, second) == (2, 4)  # a clock that is late takes from the new period
     await store.give_back([(ACCOUNT, period, first, 2)])  # of a period that is over: nobody's
     assert (await store.lease(ACCOUNT, period, second, 4, 1, 1)) == (0, 4)  # the plan is smaller now
     await store.give_back([(ACCOUNT, period, second, 3), (UUID(int=1), period, second, 3)])
@@ -258,6 +260,24 @@ async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
     assert (await store.lease(ACCOUNT, period, date(2031, 1, 1), 4, 4, 4)) == (4, 4)  # the clock was wrong
     assert (await store.lease(ACCOUNT, period, second, 4, 2, 2)) == (2, 2)
     assert (await store.lease(ACCOUNT, period, second, 4, 2, 2)) == (2, 4)
+
+
+@pytest_twisted.ensureDeferred
+async def test_after_the_clock_was_set_back_the_present_day_and_month_count(pool: Pool) -> None:
+    """Across midnight and the end of a month: nothing of the quota gets lost, and `usage` shows what was used."""
+    store, account_id = Quota(pool), (await Accounts(pool, clock_at()).create("One")).id
+    ahead, back = datetime(2026, 12, 1, 0, 10, tzinfo=UTC), datetime(2026, 11, 30, 23, 50, tzinfo=UTC)
+    await pool.run("INSERT INTO rollups VALUES (%s, %s, %s, 'email.sent', 30)", (account_id, back.replace(minute=0), account_id))
+    assert isinstance(await Quotas(store, clock_at(ahead), PLANS).take(account_id, "small", 1), Taken)
+    for used in (31, 32, 33):
+        quotas = Quotas(store, clock_at(back), PLANS)
+        assert isinstance(await quotas.take(account_id, "small", 1), Taken)
+        assert await quotas.usage(account_id, "small") == {"day": Used(used, 100), "month": Used(used, 1000)}
+        await quotas.give_back(idle=0.0)
+    late = Quotas(store, clock_at(datetime(2026, 11, 30, 23, 59, 59, tzinfo=UTC)), PLANS)
+    await Quotas(store, clock_at(ahead), PLANS).take(account_id, "small", 5)
+    assert isinstance(await late.take(account_id, "small", 1), Taken)
+    assert await pool.rows("SELECT DISTINCT starts FROM quota") == [(date(2026, 12, 1),)], "a clock that is only late sets nothing back"
 
 
 @pytest_twisted.ensureDeferred

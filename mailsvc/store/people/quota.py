@@ -17,7 +17,7 @@ from mailsvc.store.sql import Columns, statement
 Period = Literal["day", "month"]
 
 # The row is of an earlier period, or further ahead than a process's clock can be behind. Then the clock was set back.
-_OTHER = "(q.starts < excluded.starts OR q.starts > excluded.starts + CASE q.period WHEN 'day' THEN 1 ELSE 31 END)"
+_OTHER = "(q.starts < excluded.starts OR q.starts > %(latest)s)"
 LEASE = statement("mailsvc.store.people", "lease_quota", other=_OTHER)
 # Ordered to avoid deadlocks. Leases of a past period are dropped.
 GIVE_BACK = """
@@ -87,9 +87,15 @@ class Near:
 class Quota:
     pool: Pool
 
-    async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]:
-        """Lease up to `wanted` recipients, or none if fewer than `need` are left. Returns that number and the total of all leases."""
+    async def lease(
+        self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int, latest: date | None = None
+    ) -> tuple[int, int]:
+        """Lease up to `wanted` recipients, or none if fewer than `need` are left. Returns that number and the total of all leases.
+
+        `latest`: the period that has begun for a process whose clock is ahead of this one's; by default the same.
+        """
         given = {"account_id": account_id, "period": period, "starts": starts, "most": most, "need": need, "wanted": wanted}
+        given["latest"] = latest or starts
         [(granted, taken)] = await self.pool.rows(LEASE, given)
         return int(granted), int(taken)
 
