@@ -75,10 +75,14 @@ def _text(keys: Mapping[int, bytes]) -> str:
 def written(path: Path, text: str) -> Path:
     """A temporary file beside `path` with this text, which only its owner can read, synced to disk."""
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        Path(temporary).unlink()
+        raise
     return Path(temporary)
 
 

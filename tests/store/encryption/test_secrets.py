@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import resource
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -83,6 +84,19 @@ def test_the_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path: P
     assert list(path.parent.iterdir()) == [path]
     encrypted = loaded[0].encrypt(b"secret", ROW)
     assert {encryption.decrypt(encrypted, ROW) for encryption in loaded} == {b"secret"}
+
+
+def test_a_key_that_does_not_fit_on_the_disk_leaves_the_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "secret.key"
+    path.write_text(ONE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            key_file.prepare(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == ONE and list(tmp_path.iterdir()) == [path]
 
 
 def test_the_environment_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
