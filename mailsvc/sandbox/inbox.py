@@ -21,6 +21,7 @@ from uuid import UUID
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from mailsvc.clock import utc
 from mailsvc.mail.address import Path
@@ -31,6 +32,7 @@ from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
 from mailsvc.smtp.server.session import Envelope, Limits, Listener, Login, Recipient, Session, SessionPolicy, Sink
 from mailsvc.store.mail.sandbox import ReceivedMail, Sandbox, Verdict
+from mailsvc.store.postgres.errors import Transient
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
 NOT_YET = Reply(451, "This sandbox address accepts a mail on the third attempt", "4.7.1")
@@ -45,6 +47,8 @@ REPORTS: Mapping[str, Compose] = {"complained": reports.complaint, "bounced-late
 # Account number and email ID of a return path; None if this installation did not make it.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
 Verify = Callable[[bytes], Awaitable[tuple[Verdict, ...]]]
+
+log = Logger()
 
 
 def listener(host: str, context: object | None = None) -> Listener:
@@ -172,7 +176,11 @@ class _Body:
         self._pieces.append(piece)
 
     async def finish(self) -> Reply:
-        stored = await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
+        try:
+            stored = await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
+        except Transient as error:
+            log.warn("the sandbox could not store a mail: {reason}", reason=str(error))
+            return replies.INTERNAL
         return Reply(250, f"Stored as {stored}", "2.0.0")
 
     def discard(self) -> None:

@@ -7,11 +7,13 @@ from uuid import UUID
 import attrs
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from mailsvc.bounces import reading
 from mailsvc.mail import return_path
 from mailsvc.sandbox.inbox import SandboxInbox, listener
 from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
+from mailsvc.store.postgres.errors import OutOfResources
 from tests.smtp.harness import Client
 
 EMAIL = UUID("019a0000-0000-7000-8000-000000000001")
@@ -25,7 +27,11 @@ VALID = Verdict("example.com", "s1", "rsa-sha256", "pass")
 class Store:
     mails: list[ReceivedMail] = attrs.field(factory=list)
 
+    full: bool = False
+
     async def add(self, mail: ReceivedMail) -> UUID:
+        if self.full:
+            raise OutOfResources("53100", "could not extend file")
         self.mails.append(mail)
         return EMAIL
 
@@ -66,6 +72,15 @@ def test_messages_are_stored(client: Client, store: Store) -> None:
     assert mail.message == b"Subject: hi\r\n\r\n.dots\r\n"
     assert (mail.account_number, mail.email_id, mail.dkim, mail.tls) == (7, EMAIL, (VALID,), None)
     assert mail.received_at.timestamp() == 1_780_000_000
+
+
+def test_a_full_disk_is_a_temporary_error_without_a_traceback_in_the_log(client: Client, store: Store) -> None:
+    store.full = True
+    envelope(client, "a@example.org")
+    with capturedLogs() as logged:
+        client.send(b"DATA\r\nSubject: hi\r\n\r\nhi\r\n.\r\n")
+    assert client.received().splitlines()[-1].startswith(b"451 4.3.0")
+    assert [event["log_format"] for event in logged] == ["the sandbox could not store a mail: {reason}"]
 
 
 def test_the_message_id_identifies_the_email_without_a_return_path(client: Client, store: Store) -> None:
