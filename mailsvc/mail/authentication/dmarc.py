@@ -37,13 +37,18 @@ def is_dmarc(text: str) -> bool:
 
 
 def parse(text: str) -> Record | None:
-    """Parses a record that `is_dmarc` accepts. Returns None if receivers would ignore it. Unknown tags are ignored."""
+    """Parses a record that `is_dmarc` accepts. Returns None if receivers would ignore it. Unknown tags and syntax errors are ignored."""
+    parts = [part for part in text.split(";") if part.strip()]
+    broken = [part.strip() for part in parts if not tags.is_tag(part)]  # §4.8: ignored
     try:
-        found = tags.parse(text)
+        found = tags.parse(";".join(filter(tags.is_tag, parts)))
     except TagError:
         return None
+    if broken and "p" not in found:
+        return None
     reports = tuple(uri.strip() for uri in found.get("rua", "").split(",") if uri.strip())
-    notes = [f"{name}= is no longer a DMARC tag" for name in ("pct", "rf", "ri") if name in found]
+    notes = [f"{part[:40]!r} is not a tag, so receivers ignore it" for part in broken]
+    notes += [f"{name}= is no longer a DMARC tag" for name in ("pct", "rf", "ri") if name in found]
     policy = _policy(found.get("p"))
     if policy is None:
         if "p" in found and not reports:

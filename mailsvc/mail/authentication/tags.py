@@ -15,14 +15,20 @@ def parse(text: str) -> dict[str, str]:
     """Returns the tags in their order. White space around names and values is ignored."""
     tags: dict[str, str] = {}
     for part in text.rstrip("; \t\r\n").split(";"):
-        name, equals, value = part.partition("=")
-        name = name.strip()
-        if not equals or not _NAME.fullmatch(name):
+        if not is_tag(part):
             raise TagError(f"{part.strip()[:40]!r} is not a tag")
+        name, _, value = part.partition("=")
+        name = name.strip()
         if name in tags:
             raise TagError(f"the tag {name}= is repeated")  # 6376 §3.2: invalid as a whole
         tags[name] = value.strip()
     return tags
+
+
+def is_tag(part: str) -> bool:
+    """Whether a part between semicolons is a name with a value, which can be empty."""
+    name, equals, _ = part.partition("=")
+    return bool(equals and _NAME.fullmatch(name.strip()))
 
 
 def with_destination(text: str, uri: str) -> str:

@@ -47,11 +47,19 @@ def test_removed_tags_are_ignored_and_reported() -> None:
         ("v=DMARC1; p=sometimes", None),
         ("v=DMARC1; p=none; p=reject", None),
         ("v=DMARC1; reject", None),
+        ("v=DMARC1; p=reject;; rua=mailto:a@x.example;;", "reject"),
+        ("v=DMARC1; p=reject; strict; =x; rua=mailto:a@x.example", "reject"),
     ],
 )
 def test_faulty_policies_are_reported(text: str, policy: str | None) -> None:
     record = dmarc.parse(text)
     assert (record and record.policy) == policy
+
+
+def test_what_is_not_a_tag_is_noted() -> None:
+    record = dmarc.parse("v=DMARC1; p=reject;; strict; rua=mailto:a@x.example")
+    assert record is not None and record.reports == ("mailto:a@x.example",)
+    assert record.notes == ("'strict' is not a tag, so receivers ignore it",)
 
 
 def test_several_policies_invalidate_each_other() -> None:
