@@ -17,16 +17,17 @@ from tests.domains.rig import Rig
 SEND = "send.example.com"
 
 
+@pytest.mark.parametrize("tag", [r"\000=1", r"x=\000\255"])
 @pytest_twisted.ensureDeferred
-async def test_any_bytes_can_be_stored_and_shown(rig: Rig) -> None:
+async def test_any_bytes_can_be_stored_and_shown(rig: Rig, tag: str) -> None:
     domain = await rig.add()
     rsa = await rig.record(domain, "DKIM", contains="r")
     rig.set(rsa.name, "TXT", r'"v=DKIM1; \000\255\n; p=\000"')
     rig.set(SEND, "TXT", r'"v=spf1 \000\200 ~all"')
-    rig.set("_dmarc.example.com", "TXT", r'"v=DMARC1; p=none; \000=1"')
+    rig.set("_dmarc.example.com", "TXT", f'"v=DMARC1; p=none; {tag}"')
     domain = await rig.verified(domain)
     assert domain.status == "pending" and domain.checked_at is not None
-    shown = [text for state in domain.records for text in (*state.found, state.message or "")]
+    shown = [text for state in (*domain.records, *domain.advice) for text in (*state.found, state.expected, state.message or "")]
     assert not any("\x00" in text for text in shown) and any("\ufffd" in text for text in shown)
 
 

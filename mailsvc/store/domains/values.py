@@ -57,7 +57,7 @@ class RecordState:
     purpose: str
     type: str
     name: str
-    expected: str
+    expected: str = attrs.field(converter=_clean)  # may contain what is in DNS
     required: bool
     status: RecordStatus
     found: tuple[str, ...] = attrs.field(default=(), converter=_clean_all)
