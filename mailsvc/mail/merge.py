@@ -29,6 +29,7 @@ _OLDER = {
 }
 _CONTACT = "contact."
 MOST = 10_000  # placeholders of a text that are replaced: each takes time and memory for every recipient
+SUBJECT_MAX = 10_000  # characters of a subject with its values: longer ones may not fit into the header of a message
 
 # The second form is what tools that encode URLs make of the first one inside of an attribute.
 _PLACEHOLDER = re.compile(r"\{\{\{([^{}]+)\}\}\}|%7[Bb]%7[Bb]%7[Bb]((?:[^%\s\"'<>{}]|%(?!7[BbDd]))+)%7[Dd]%7[Dd]%7[Dd]")
@@ -96,7 +97,7 @@ class Template:
 
     def subject(self, values: Values) -> str:
         """For a header field. It has none of these characters either if they were written in it."""
-        return FORBIDDEN.sub(" ", self.line(values))
+        return FORBIDDEN.sub(" ", self.line(values))[:SUBJECT_MAX]
 
 
 def parse(text: str) -> Template:

@@ -53,6 +53,14 @@ def test_text_is_not_escaped() -> None:
     assert parse("{{{contact.company}}} {{{UNSUBSCRIBE_URL}}}").text(ADA) == f"<Sons & Co> {LINK}"
 
 
+@pytest.mark.parametrize("character", ["a", "漢", "😀"])
+def test_a_subject_fits_into_the_header_whatever_the_values(character: str) -> None:
+    values = Values({"first_name": character * 2000}, LINK)
+    subject = parse("{{{FIRST_NAME}}}" * 66).subject(values)
+    assert subject == character * merge.SUBJECT_MAX
+    assert len(header.unstructured("Subject", subject)) < header.BLOCK_LIMIT // 2
+
+
 def test_a_subject_has_no_line_breaks_whatever_the_value() -> None:
     values = Values({"first_name": "Ada\r\nBcc: all@b.example\x85\x00"}, LINK)
     assert parse("Hi {{{FIRST_NAME}}}").line(values) == "Hi Ada Bcc: all@b.example"
