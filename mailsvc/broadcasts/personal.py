@@ -28,7 +28,7 @@ from mailsvc.store.broadcasts.personal import PersonalEmail, PersonalEmails, Sen
 _CONTENTS = 20  # broadcasts whose content is kept in memory
 _BYTES = 16 << 20  # of them in memory, about
 _PIECE = 300  # bytes that a placeholder takes in memory
-OFF_REACTOR = 256 * 1024  # bytes; larger content is composed in a thread
+OFF_REACTOR = 256 * 1024  # bytes; larger messages are composed in a thread
 _NOBODY = Values({}, "")  # for texts without placeholders
 Before = Callable[[int], Awaitable[None]]
 LINKS = 100  # content with more tracked links is composed in a thread
@@ -47,6 +47,7 @@ class Prepared:
     tracked: TrackedTemplate | None  # the HTML again, if something is tracked
     encoded_html: EncodedTemplate | None  # with the preview, if it can be encoded ahead
     encoded_text: EncodedTemplate | None
+    placeholders: int  # of all parts
 
     @classmethod
     def of(cls, content: SentContent) -> Prepared:
@@ -63,6 +64,7 @@ class Prepared:
             template.parse(content.html) if content.html and content.tracking is not None else None,
             None if html is None else _encoded_ahead(html, preview),
             None if text is None else EncodedTemplate.of(text),
+            sum(1 for part in (html, text, preview) if part is not None for _ in part),
         )
 
     @property
@@ -76,6 +78,11 @@ class Prepared:
         tracked = 0 if self.tracked is None else len(self.content) + 2 * _PIECE * len(self.tracked.pieces)
         encoded = sum(len(each) + _PIECE * len(each.parts) for each in (self.encoded_html, self.encoded_text) if each is not None)
         return 2 * len(self.content) + tracked + encoded + _PIECE * sum(len(each.pieces) for each in templates)
+
+
+def _size(prepared: Prepared, values: Mapping[str, str]) -> int:
+    """How many bytes the message for a recipient with these values takes, about, at most."""
+    return len(prepared.content) + prepared.placeholders * max((len(value.encode()) for value in values.values()), default=0)
 
 
 def _encoded_ahead(html: Template, preview: Template) -> EncodedTemplate | None:
@@ -149,13 +156,14 @@ class Composer:
         prepared = await self._content(account_id, email.broadcast_id)
         if prepared is None:
             return None
-        if before_large is not None and len(prepared.content) > OFF_REACTOR:
-            await before_large(len(prepared.content))
+        size = _size(prepared, email.values)
+        if before_large is not None and size > OFF_REACTOR:
+            await before_large(size)
         to = parse_mailbox(email.to)
         source = Source(account_id, broadcast_id=email.broadcast_id, topic_id=email.topic_id)
         link = await self.links.make(prepared.content.base_url, source, to.address)
         tracker = self._tracker(prepared.content, email)
-        if len(prepared.content) <= OFF_REACTOR and (tracker is None or prepared.links <= LINKS):
+        if size <= OFF_REACTOR and (tracker is None or prepared.links <= LINKS):
             return message(prepared, email, to, link, tracker)
         return await self.in_thread(lambda: message(prepared, email, to, link, tracker))
 

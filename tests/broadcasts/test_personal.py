@@ -80,6 +80,33 @@ async def test_emails_that_are_composed_together_read_their_content_once_and_lar
     assert all([await each for each in composing])
 
 
+@pt.ensureDeferred
+async def test_short_content_with_long_values_waits_for_memory_and_is_composed_in_a_thread() -> None:
+    class Stored:
+        async def content(self, account_id: UUID, broadcast_id: UUID) -> SentContent:
+            return content("{{{FIRST_NAME}}}" * 100)
+
+        async def make(self, base_url: str, source: object, address: str) -> str:
+            return f"{base_url}/unsubscribe?token=t"
+
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        sizes.append(0)
+        return work()
+
+    async def before_large(size: int) -> None:
+        sizes.append(size)
+
+    stored: Any = Stored()
+    composer, sizes, one = Composer(stored, stored, in_thread), list[int](), UUID(int=1)
+    for value in ("Ada", "漢" * 2000):
+        email = PersonalEmail(
+            one, one, one, one, None, datetime.now(UTC), "<1@a.example>", "b@example.org", "Hi", True, {"first_name": value}
+        )
+        composed = await composer.compose(email, before_large)
+        assert composed is not None
+    assert len(sizes) == 2 and sizes[0] >= 100 * 6000 and sizes[1] == 0
+
+
 def test_many_emails_that_wait_for_the_same_content_all_get_it() -> None:
     """Each calling the next would end in a RecursionError, and those after it would wait forever."""
     content_read: Deferred[SentContent] = Deferred()

@@ -149,7 +149,7 @@ class Stored:
 
 
 class Messages:
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
+    async def load(self, account_id: UUID, email_id: UUID, before_rest: object = None) -> StoredMessage | None:
         return StoredMessage(None, b"MIME-Version: 1.0\r\nContent-Type: text/html; charset=utf-8\r\n\r\n<p>x</p>\r\n")
 
 

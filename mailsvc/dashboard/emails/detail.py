@@ -215,9 +215,15 @@ class EmailPages:
 
     async def _load(self, request: PageRequest, email: EmailView) -> StoredMessage | None:
         """Load the message after reserving memory for it, its parsed form and the page."""
-        if email.size >= IN_THREAD and not await request.http.turn(COPIES * email.size):
-            raise PageError(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
-        return await self.messages.load(request.account_id, email.email_id)
+
+        async def reserve(size: int) -> None:
+            if size >= IN_THREAD and not await request.http.turn(COPIES * size):
+                raise PageError(
+                    503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds."
+                )
+
+        await reserve(email.size)  # of a broadcast's email, it is known when it is composed
+        return await self.messages.load(request.account_id, email.email_id, before_rest=reserve)
 
     async def _source(self, request: PageRequest, email: EmailView) -> str:
         message = await self._message(request, email)

@@ -30,9 +30,13 @@ class Contents:
         """
         if email.source == "dashboard":
             return NOTHING
-        if email.size >= IN_THREAD and not await request.turn(COPIES * email.size):
-            raise unavailable()
-        message = await self.messages.load(email.account_id, email.email_id)
+
+        async def reserve(size: int) -> None:
+            if size >= IN_THREAD and not await request.turn(COPIES * size):
+                raise unavailable()
+
+        await reserve(email.size)  # of a broadcast's email, it is known when it is composed
+        message = await self.messages.load(email.account_id, email.email_id, before_rest=reserve)
         return GONE if message is None else await self._parsed(message.body)
 
     async def _parsed(self, body: bytes) -> Parsed:

@@ -127,9 +127,11 @@ class Messages:
             self._read, clock, max_items=MAX_TOGETHER, linger=0.0, writes=4
         )
 
-    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
-        """None if it is missing or incomplete. With `most`, the body may be cut off after that many bytes."""
-        stored = await self.in_pieces(account_id, email_id, most)
+    async def load(
+        self, account_id: UUID, email_id: UUID, most: int | None = None, before_rest: BeforeRest | None = None
+    ) -> StoredMessage | None:
+        """None if it is missing or incomplete. With `most`, the body may be cut off after that many bytes. `before_rest`: see in_pieces."""
+        stored = await self.in_pieces(account_id, email_id, most, before_rest)
         return None if stored is None else StoredMessage(stored.signature, _joined(stored.body), stored.envelope)
 
     async def in_pieces(
@@ -137,7 +139,7 @@ class Messages:
     ) -> StoredPieces | None:
         """Each further piece is read in its own round trip, to keep the reactor's turns short.
 
-        `before_rest` gets the message's size and is awaited before further pieces are read.
+        `before_rest` gets the message's size and is awaited before further pieces are read, or before a large one is composed.
         """
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 import pytest_twisted
 
+from mailsvc.http.problem import Problem
+from mailsvc.http.resources.contents import COPIES, IN_THREAD, Contents
 from mailsvc.net.signed_links import Opened, SignedLinks
 from mailsvc.store.mail.emails import Emails, RecipientView
+from mailsvc.store.mail.messages import Messages, _Head
 from tests.http.api_rig import GOOD, ApiRig
 
 ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))
@@ -49,6 +53,36 @@ async def sent(rig: ApiRig, **more: Any) -> str:
 async def shared_page(rig: ApiRig, email: str) -> str:
     url = (await rig.request("POST", f"/emails/{email}/share")).json["url"]
     return (await rig.request("GET", url.removeprefix("https://api.example.com"), key="")).body.decode()
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("room", [True, False])
+async def test_the_email_of_a_broadcast_waits_for_memory_before_it_is_composed(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Composer:
+        async def message(self, account_id: UUID, email_id: UUID, before_large: Any) -> bytes:
+            await before_large(IN_THREAD)
+            return b"Content-Type: text/plain\r\n\r\nHi"
+
+    class Heads:
+        async def submit(self, key: object) -> _Head:
+            return _Head(broadcast_id=ONE.email_id)
+
+    class Asked:
+        async def turn(self, size: int) -> bool:
+            turns.append(size)
+            return room
+
+    turns, found, asked = list[int](), Messages(cast(Any, None), None, cast(Any, Composer())), cast(Any, Asked())
+    monkeypatch.setattr(found, "_heads", Heads())
+    email = cast(Any, SimpleNamespace(account_id=ONE.account_id, email_id=ONE.email_id, source="broadcast", size=0))
+    reading = Contents(found, cast(Any, None)).of(asked, email)
+    if room:
+        assert (await reading).text == "Hi"
+    else:
+        with pytest.raises(Problem) as refused:
+            await reading
+        assert refused.value.status == 503
+    assert turns == [COPIES * IN_THREAD]
 
 
 FILES = [
