@@ -23,6 +23,7 @@ from mailsvc.broadcasts.fanout import EXHAUSTED, Fanout
 from mailsvc.clock import utc
 from mailsvc.http.resources.broadcasts.fields import expected_end
 from mailsvc.monitoring.metrics import Exposition, broadcasts
+from mailsvc.store.audience.topics import Topics
 from mailsvc.store.broadcasts.retention import BroadcastRetention
 from mailsvc.store.broadcasts.sending import Sending
 from mailsvc.store.broadcasts.values import Broadcast
@@ -460,6 +461,18 @@ async def test_a_broadcast_whose_topic_is_deleted_is_paused_while_its_emails_wai
     await rig.pool.run("UPDATE topics SET deleted_at = NULL")
     assert await rig.broadcasts.continue_(ACCOUNT, broadcast) is None
     assert not await rig.pool.rows("SELECT FROM queue WHERE next_at > '9999-01-01'")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broadcast_that_waits_for_its_rate_is_paused_as_soon_as_its_topic_is_deleted(rig: BroadcastRig) -> None:
+    await rig.contacts(30)
+    topic = await rig.topic(True)
+    broadcast = await rig.send(topic_id=topic, hourly_rate=360)
+    await rig.fanout.run()
+    assert (await rig.get(broadcast)).queued == 1
+    assert await Topics(rig.pool, rig.clock).remove(ACCOUNT, topic) is not None
+    await rig.fanout.run()
+    assert (await rig.get(broadcast)).paused_at is not None
 
 
 @pytest.mark.parametrize("tried", [False, True])

@@ -40,6 +40,12 @@ REMOVE = f"""
 UPDATE topics SET deleted_at = %s, updated_at = %s WHERE account_id = %s AND id = %s AND deleted_at IS NULL RETURNING {COLUMNS}
 """
 # Its `updated_at` stays that of the deletion, which was a change.
+# They are paused at once, because their queued emails wait from now on, each for an hour (delivery/attempt). This also takes the claim of a
+# process that is working on one: it writes nothing more.
+STOP = """
+UPDATE broadcasts SET next_at = %(now)s
+WHERE account_id = %(account_id)s AND topic_id = %(id)s AND status = 'queued' AND started_at IS NOT NULL AND next_at > %(now)s
+"""
 RESTORE = f"UPDATE topics SET deleted_at = NULL WHERE account_id = %s AND id = %s AND deleted_at > %s RETURNING {COLUMNS}"
 
 
@@ -108,11 +114,12 @@ class Topics:
         return await self.pool.transact(change)
 
     async def remove(self, account_id: UUID, id_: UUID, lines: Sequence[Line] = ()) -> Topic | None:
-        """The choices are removed later (cleanup)."""
+        """Broadcasts about it are paused; the choices are removed later (cleanup)."""
 
         async def take(tx: Transaction) -> Topic | None:
             now = utc(self.clock)
             rows = await tx.rows(REMOVE, (now, now, account_id, id_))
+            await tx.run(STOP, {"now": now, "account_id": account_id, "id": id_})
             return await self._told(tx, account_id, "deleted", rows[0], lines) if rows else None
 
         return await self.pool.transact(take)
