@@ -154,3 +154,31 @@ def test_a_timeout_names_the_command_that_got_no_reply(replies: str, what: str) 
     result = server.deliver("a@example.org")
     server.send(replies.encode()).advance(31).advance(31)
     assert result[0].lost == f"timed out waiting for reply to {what}"
+
+
+@pytest.mark.parametrize(
+    ("ehlo", "replies", "cut_after"),
+    [
+        (PIPELINING, ["250 ok", "250 ok", "550 no"], 2),
+        (PIPELINING, ["250 ok"], 0),
+        (PIPELINING, [], 0),  # they may be lost together
+        (PLAIN, [], None),
+        (PIPELINING, ["550 not from you"], None),
+        (PIPELINING, ["250 ok", "250 ok", "250 ok", "250 ok"], None),
+    ],
+)
+def test_the_number_of_recipients_that_were_replied_to_before_the_session_ended(
+    ehlo: tuple[str, ...], replies: list[str], cut_after: int | None
+) -> None:
+    for ending in ("close", "421"):
+        server = ready(ehlo=ehlo)
+        result = server.deliver("a@example.org", "b@example.org", "c@example.org")
+        for reply in replies:
+            server.reply(reply)
+        if ending == "close":
+            server.close()
+        elif replies:
+            server.reply("421 bye")
+        else:
+            continue  # it answers MAIL
+        assert result[0].cut_after == cut_after
