@@ -39,13 +39,13 @@ WHERE account_id = %s AND id = %s RETURNING {COLUMNS}
 REMOVE = f"""
 UPDATE topics SET deleted_at = %s, updated_at = %s WHERE account_id = %s AND id = %s AND deleted_at IS NULL RETURNING {COLUMNS}
 """
-# Its `updated_at` stays that of the deletion, which was a change.
-# They are paused at once, because their queued emails wait from now on, each for an hour (delivery/attempt). This also takes the claim of a
-# process that is working on one: it writes nothing more.
+# Broadcasts about it are paused at once, because their queued emails wait from now on, each for an hour (delivery/attempt). A process that
+# is working on one loses its claim and writes nothing more.
 STOP = """
 UPDATE broadcasts SET next_at = %(now)s
 WHERE account_id = %(account_id)s AND topic_id = %(id)s AND status = 'queued' AND started_at IS NOT NULL AND next_at > %(now)s
 """
+# Its `updated_at` stays that of the deletion, which was a change.
 RESTORE = f"UPDATE topics SET deleted_at = NULL WHERE account_id = %s AND id = %s AND deleted_at > %s RETURNING {COLUMNS}"
 
 
