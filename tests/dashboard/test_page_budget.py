@@ -96,7 +96,7 @@ def test_a_list_without_memory_reads_nothing() -> None:
 def test_insights_read_a_message_only_when_memory_is_available(room: int, read: int) -> None:
     loaded, reserved = [], []
 
-    async def load(account_id: UUID, email_id: UUID) -> Any:
+    async def load(account_id: UUID, email_id: UUID, before_rest: object = None) -> Any:
         loaded.append(email_id)
         return SimpleNamespace(body=b"Subject: Hi\r\n\r\nHello\r\n", signature=None)
 
