@@ -219,14 +219,15 @@ class Emails:
     async def _reschedule(self, request: Request, email_id: UUID) -> bytes:
         at = await self.reader.read(request, _new_time)
         changed = await self.stored.reschedule(request.caller.account_id, email_id, at, self.reader.now())
-        return _changed(request, email_id, changed, "rescheduled")
+        return _changed(request, email_id, changed, "The email cannot be rescheduled, because it is not scheduled.")
 
     @app.route("/emails/<id>/cancel", methods=["POST"])
-    @operation("Cancel an email", "Cancels a scheduled email. It cannot be rescheduled afterwards.", views.CHANGED)
+    @operation("Cancel an email", "Cancels an email that is scheduled or queued. It cannot be rescheduled afterwards.", views.CHANGED)
     async def cancel(self, request: Request, id: str) -> bytes:
         email_id = parameters.uuid(id, "id")
         changed = await request.detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
-        return _changed(request, email_id, changed, "canceled")
+        too_late = "The email can no longer be canceled: it has ended, is being sent now, or may have arrived already."
+        return _changed(request, email_id, changed, too_late)
 
 
 def _trace(request: Request) -> str | None:
@@ -256,9 +257,9 @@ def _new_time(value: Any, rules: Rules) -> datetime:
     return at or rules.now
 
 
-def _changed(request: Request, email_id: UUID, changed: str, done: str) -> bytes:
+def _changed(request: Request, email_id: UUID, changed: str, too_late: str) -> bytes:
     if changed == "not_found":
         raise not_found("Email")
     if changed == "too_late":
-        raise invalid(f"The email cannot be {done}, because it is not scheduled.")
+        raise invalid(too_late)
     return ok(request, views.CHANGED.show(id=email_id))

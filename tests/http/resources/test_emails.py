@@ -360,7 +360,9 @@ def test_cancel_reports_the_result() -> None:
     rig = Rig()
     assert rig.request("POST", f"/emails/{EMAIL}/cancel", b"{}").json == {"object": "email", "id": str(EMAIL)}
     rig.stored.changed = "too_late"
-    assert rig.request("POST", f"/emails/{EMAIL}/cancel").problem == (422, "validation_error")
+    refused = rig.request("POST", f"/emails/{EMAIL}/cancel")
+    assert refused.problem == (422, "validation_error")
+    assert refused.json["message"] == "The email can no longer be canceled: it has ended, is being sent now, or may have arrived already."
     rig.stored.changed = "not_found"
     assert rig.request("POST", f"/emails/{EMAIL}/cancel").problem == (404, "not_found")
 
