@@ -118,4 +118,6 @@ def parse(texts: Sequence[str]) -> tuple[Source, ...]:
         except ValueError:
             example = "192.0.2.1 out1.example.com 3 pool=bulk since=2026-11-20"
             raise ValueError(f'{text!r} is not like "{example}": address, name, weight, options') from None
+        if found[-1].address in {each.address for each in found[:-1]}:
+            raise ValueError(f"{found[-1].address} twice: a source belongs to one pool")
     return tuple(found)

@@ -39,8 +39,10 @@ class Source:
         pool, since = options.pop("pool", DEFAULT_POOL), options.pop("since", None)
         if options or len(more) != len({each.partition("=")[0] for each in more}):
             raise ValueError("an option is unknown or given twice")
+        if int(weight) < 1:
+            raise ValueError("a source without a share of the connections")
         day = None if since is None else date.fromisoformat(since)
-        return cls(str(ip_address(address)), ehlo, max(1, int(weight)), pool_name(pool), day)
+        return cls(str(ip_address(address)), ehlo, int(weight), pool_name(pool), day)
 
 
 @attrs.frozen

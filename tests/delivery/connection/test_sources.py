@@ -51,23 +51,30 @@ def until_tomorrow(rig: SourcesRig) -> float:
 def test_a_source_may_have_a_weight_a_pool_and_a_first_day() -> None:
     texts = [
         "192.0.2.1 a.example",
-        "192.0.2.1 a.example 3",
+        "192.0.2.2 a.example 3",
         "2001:db8::1 a.example pool=bulk",
-        f"192.0.2.1 a.example 2 since={TODAY} pool=default",
+        f"192.0.2.3 a.example 2 since={TODAY} pool=default",
     ]
     assert parse(texts) == (
-        Source("192.0.2.1", "a.example"), Source("192.0.2.1", "a.example", 3), Source("2001:db8::1", "a.example", 1, "bulk"),
-        Source("192.0.2.1", "a.example", 2, "", TODAY),
+        Source("192.0.2.1", "a.example"), Source("192.0.2.2", "a.example", 3), Source("2001:db8::1", "a.example", 1, "bulk"),
+        Source("192.0.2.3", "a.example", 2, "", TODAY),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", [
     "192.0.2.1", "out a.example", "192.0.2.1 a.example many", "192.0.2.1 a.example pool=Bulk", "192.0.2.1 a.example since=today",
     "192.0.2.1 a.example 1 2", "192.0.2.1 a.example tool=bulk", "192.0.2.1 a.example pool=a pool=b", "192.0.2.1 a.example pool=",
+    "192.0.2.1 a.example 0", "192.0.2.1 a.example -1",
 ])  # fmt: skip
 def test_a_wrong_source_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="address, name, weight, options"):
         parse([text])
+
+
+@pytest.mark.parametrize("text", ["2001:db8::1 b.example pool=bulk", "2001:DB8:0::1 a.example"])
+def test_a_source_cannot_be_in_two_pools(text: str) -> None:
+    with pytest.raises(ValueError, match="2001:db8::1 twice"):
+        parse(["2001:db8::1 a.example", text])
 
 
 # Warming up
