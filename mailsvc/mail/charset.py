@@ -67,7 +67,8 @@ _TABLE = {name: _LARGER.get(codec, codec) for name, codec in _names()}
 
 
 def codec_of(name: str) -> str | None:
-    """Returns the codec for a charset, or None for an unknown one."""
+    """Returns the codec for a charset, or None for an unknown one. A comment may follow (RFC 2045 §5.1)."""
+    name = name.partition("(")[0]
     return _TABLE.get(_normalized(name)) if len(name) <= _MAX_NAME else None
 
 

@@ -84,6 +84,12 @@ class _Leaf:
         field = self.fields.get(name)
         return charset.guess(field.raw).replace("\r\n", "").strip() if field else ""
 
+    def type(self) -> tuple[str, dict[str, str]]:
+        """The type, without a comment, and its parameters. "" if it is missing or invalid: text/plain is meant (2045 §5.2)."""
+        kind, named = parameters.decode(self.value("content-type"))
+        kind = kind.partition("(")[0].strip()
+        return (kind if "/" in kind else ""), named
+
 
 def parse(message: bytes) -> Parsed:
     """Parses `message`. Lines of `html` and `text` end in LF. Raises MimeError for more than 50 levels or 1,000 parts."""
@@ -97,7 +103,7 @@ def parse(message: bytes) -> Parsed:
     for count, leaf in enumerate(_leaves(message, 0, len(message), 0, shape)):
         if count >= PARTS:
             raise MimeError(f"The message has more than {PARTS} parts.")
-        kind, kind_parameters = parameters.decode(leaf.value("content-type"))
+        kind, kind_parameters = leaf.type()
         disposition, names = parameters.decode(leaf.value("content-disposition"))
         filename = names.get("filename") or kind_parameters.get("name")
         content = _decoded(leaf)
@@ -135,7 +141,7 @@ def _html_part(message: bytes, start: int, end: int, depth: int) -> HtmlPart | N
     if depth > DEPTH:
         return None
     fields, body = _entity(message, start, end)
-    kind, named = parameters.decode(_Leaf(fields, b"").value("content-type"))
+    kind, named = _Leaf(fields, b"").type()
     boundary = named.get("boundary", "").rstrip()
     if kind.startswith("multipart/") and boundary and kind not in _SEALED:
         parts = islice(_parts(message, body, end, b"--" + boundary.encode("utf-8", "replace")), PARTS)
@@ -161,7 +167,7 @@ def _leaves(message: bytes, start: int, end: int, depth: int, shape: list[tuple[
     if depth > DEPTH:
         raise MimeError(f"The message has more than {DEPTH} layers of parts.")
     fields, body = _entity(message, start, end)
-    kind, named = parameters.decode(_Leaf(fields, b"").value("content-type"))
+    kind, named = _Leaf(fields, b"").type()
     boundary = named.get("boundary", "").rstrip()
     if len(shape) < 2 * PARTS:
         shape.append((depth, kind or "text/plain"))

@@ -47,6 +47,19 @@ def test_base64_is_decoded_in_slices_like_a_whole(lines: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content_type", "text", "html"),
+    [
+        (b"text/plain; charset=koi8-r (Cyrillic)", "привет", None),  # 2045 §5.1
+        (b"text/html (markup); charset=koi8-r", None, "привет"),
+        (b"text; charset=koi8-r", "привет", None),  # 2045 §5.2: invalid, so it is text/plain
+    ],
+)
+def test_comments_and_invalid_types(content_type: bytes, text: str | None, html: str | None) -> None:
+    parsed = parse(b"Content-Type: " + content_type + b"\r\n\r\n" + "привет".encode("koi8-r"))
+    assert (parsed.text, parsed.html, parsed.files, parsed.defects) == (text, html, (), ())
+
+
+@pytest.mark.parametrize(
     ("message", "text", "html", "files"),
     [
         (b"", "", None, 0),
