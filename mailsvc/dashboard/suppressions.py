@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime
+from itertools import accumulate
 from typing import cast
 from urllib.parse import urlencode
 from uuid import UUID
@@ -24,7 +26,7 @@ SUPPRESSIONS = f"{HOME}/suppressions"
 PAGE = 50
 MOST = 1000  # addresses in one form
 REMOVED = "mailsvc-removed"
-REASON = 1000  # characters of a reason that fit into a cookie
+REASON = 2000  # bytes of a reason in JSON: browsers drop cookies of more than 4,096 bytes
 ORIGINS = {"bounce": "Bounce", "complaint": "Complaint", "manual": "Manual"}
 
 
@@ -107,7 +109,7 @@ class SuppressionPages:
     def _remember(self, request: PageRequest, removed: Suppression) -> None:
         """In a cookie: what was removed is stored nowhere else."""
         facts = {"id": str(removed.id), "email": removed.email, "origin": removed.origin, "at": removed.created_at.isoformat()}
-        facts |= {"account": str(request.account_id), "source": str(removed.source_id or ""), "reason": (removed.reason or "")[:REASON]}
+        facts |= {"account": str(request.account_id), "source": str(removed.source_id or ""), "reason": _beginning(removed.reason or "")}
         ticket = tickets.issue(self.context.secrets()[0], request.binding, REMOVED, unix(self.context.clock), **facts)
         request.set_cookie(REMOVED, ticket, tickets.LIFE)
 
@@ -117,6 +119,12 @@ class SuppressionPages:
             return None
         source, origin = UUID(facts["source"]) if facts["source"] else None, cast(Origin, facts["origin"])
         return Suppression(UUID(facts["id"]), facts["email"], origin, source, facts["reason"] or None, datetime.fromisoformat(facts["at"]))
+
+
+def _beginning(reason: str) -> str:
+    """As much of a reason as REASON allows. In a ticket, a character beyond ASCII takes up to 12 bytes."""
+    sizes = accumulate(len(json.dumps(character)) - 2 for character in reason)
+    return reason[: sum(1 for size in sizes if size <= REASON)]
 
 
 def _address(text: str) -> str | None:

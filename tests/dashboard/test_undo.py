@@ -46,6 +46,20 @@ async def test_a_suppression_is_put_back_as_it_was(pool: Pool) -> None:
     assert (await ann.post(f"{SUPPRESSIONS}/restore")).status == 410  # once
 
 
+@pytest.mark.parametrize("character", ["a", '"', "漢", "😀"])
+@pytest_twisted.ensureDeferred
+async def test_a_suppression_with_a_long_reason_fits_into_a_cookie(pool: Pool, character: str) -> None:
+    rig, account, ann = await started(pool)
+    stored = Suppressions(pool, rig.clock)
+    [before] = await stored.add(account, [f"{'é' * 30}@{'x' * 60}.{'y' * 60}.example"], origin="bounce", reason=character * 3000)
+    await ann.get(SUPPRESSIONS)
+    shown = await ann.get((await ann.post(f"{SUPPRESSIONS}/{before.id}/remove")).location)
+    assert len(ann.cookies["mailsvc-removed"]) < 4000
+    await undo(ann, shown)
+    restored = await stored.get(account, before.id)
+    assert restored is not None and restored.reason is not None and len(restored.reason) >= 160 and {*restored.reason} == {character}
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_removal_is_undone_within_ten_minutes_in_the_same_session_and_account(pool: Pool) -> None:
     rig, account, ann = await started(pool)
