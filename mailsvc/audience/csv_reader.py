@@ -34,7 +34,7 @@ class Row:
 
 @attrs.frozen
 class Piece:
-    """The rows of a piece, and how many bytes and lines of it they take. The rest belongs to the next piece."""
+    """The rows of a piece that have a value, and how many bytes and lines of it were read. The rest belongs to the next piece."""
 
     rows: Sequence[Row]
     bytes: int
@@ -88,7 +88,7 @@ def _read(data: bytes, separator: str, final: bool, most: int) -> Piece:
                 return Piece(rows, _bytes(lines[:begin]), begin)  # it may end in the next piece
             if end - begin > LINES:
                 fields = None
-            if fields != []:
+            if fields is None or any(map(str.strip, fields)):  # spreadsheets write empty rows as separators alone
                 rows.append(Row(begin, fields))
             unended += fields is None
             at = begin + 1 if fields is None else end

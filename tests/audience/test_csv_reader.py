@@ -40,7 +40,7 @@ def test_rows_do_not_depend_on_the_pieces(rows: list[list[str]], cuts: list[int]
     out = io.StringIO()
     csv.writer(out).writerows(rows)
     data = out.getvalue().encode()
-    expected = [row for row in csv.reader(io.StringIO(out.getvalue(), newline="")) if row]
+    expected = [row for row in csv.reader(io.StringIO(out.getvalue(), newline="")) if any(map(str.strip, row))]
     assert [fields for _, fields in pieces(data, cuts)] == expected
 
 
@@ -58,6 +58,10 @@ def test_any_bytes_are_read_to_the_end_with_growing_lines(data: bytes, cuts: lis
 def test_any_first_line_is_read_or_refused(data: bytes) -> None:
     with suppress(csv_reader.Unreadable):
         csv_reader.header(data)
+
+
+def test_rows_without_a_value_are_skipped() -> None:
+    assert pieces(b'a,b\n,\n\n , \n"",\n,d\n,\n', []) == [(0, ["a", "b"]), (5, ["", "d"])]
 
 
 def test_quotation_mark_that_is_not_closed_is_an_error_of_its_line_only() -> None:
