@@ -80,11 +80,6 @@ class Prepared:
         return 2 * len(self.content) + tracked + encoded + _PIECE * sum(len(each.pieces) for each in templates)
 
 
-def _size(prepared: Prepared, values: Mapping[str, str]) -> int:
-    """How many bytes the message for a recipient with these values takes, about, at most."""
-    return len(prepared.content) + prepared.placeholders * max((len(value.encode()) for value in values.values()), default=0)
-
-
 def _encoded_ahead(html: Template, preview: Template) -> EncodedTemplate | None:
     if any(preview):  # it differs from contact to contact
         return None
@@ -156,7 +151,8 @@ class Composer:
         prepared = await self._content(account_id, email.broadcast_id)
         if prepared is None:
             return None
-        size = _size(prepared, email.values)
+        values = Values(email.values, "", prepared.content.fallbacks)
+        size = merge.room(len(prepared.content), prepared.placeholders, values)
         if before_large is not None and size > OFF_REACTOR:
             await before_large(size)
         to = parse_mailbox(email.to)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape, unescape
-from itertools import islice
+from itertools import chain, islice
 from urllib.parse import quote, unquote
 
 import attrs
@@ -212,6 +212,12 @@ def _html(placeholder: Placeholder, values: Values) -> str:
 def _plain(placeholder: Placeholder, values: Values) -> str:
     text, as_written = _value(placeholder, values)
     return quote(text, safe="") if placeholder.encoded and not as_written and text != values.unsubscribe_url else text
+
+
+def room(size: int, placeholders: int, values: Values) -> int:
+    """How many bytes texts of `size` bytes take with their values, about, at most: each placeholder may stand for the longest of them."""
+    fallbacks = (each for each in values.fallbacks.values() if each is not None)
+    return size + placeholders * max((len(each.encode()) for each in chain(values.own.values(), fallbacks)), default=0)
 
 
 # --- parts of a message ----------------------------------------------------------------------------------------------

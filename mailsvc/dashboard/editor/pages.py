@@ -14,7 +14,7 @@ from markupsafe import Markup
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.editor import form
 from mailsvc.dashboard.editor.form import Wrong
-from mailsvc.dashboard.editor.preview import Previews, framed
+from mailsvc.dashboard.editor.preview import Previews, Reserve, framed
 from mailsvc.dashboard.emails.sending import NotSent
 from mailsvc.dashboard.emails.trial import TrialPages
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
@@ -143,12 +143,12 @@ class EditorPages:
         csp = mail_csp(images=True)
         try:
             contact = await self._contact(request, request.query("contact"))
+            texts = await self.previews.merged(request.account_id, opened.draft.content, contact, _reserving(request))
         except PageError as why:  # its page cannot be in a frame
             return request.send(Markup("<p>{}</p>").format(why.message).encode(), "text/html; charset=utf-8", why.status, csp=csp)
-        merged = await self.previews.merged(request.account_id, opened.draft.content, contact)
         if request.query("view") == "text":
-            return request.send((merged.text or "").encode("utf-8", "replace"), "text/plain; charset=utf-8", csp=csp)
-        html = merged.html or "<p>The broadcast has no HTML yet.</p>"
+            return request.send((texts.text or "").encode("utf-8", "replace"), "text/plain; charset=utf-8", csp=csp)
+        html = texts.html or "<p>The broadcast has no HTML yet.</p>"
         html = framed(html, dark=request.query("view") == "dark")
         return request.send(html.encode("utf-8", "replace"), "text/html; charset=utf-8", csp=csp)
 
@@ -160,7 +160,7 @@ class EditorPages:
         line = request.audit_entry("broadcast tested", str(broadcast_id))
         try:
             contact = await self._contact(request, request.field("contact"))
-            sent = await self.previews.send_test(request.account_id, opened.draft.content, contact, to, line)
+            sent = await self.previews.send_test(request.account_id, opened.draft.content, contact, to, line, _reserving(request))
         except (NotSent, PageError) as why:
             if _by_script(request):
                 return _json(request, {"errors": {"test": why.message}}, 422)
@@ -206,6 +206,14 @@ def _found(opened: Opened | Refused) -> Opened:
     if isinstance(opened, Opened):
         return opened
     raise _refusal(opened)
+
+
+def _reserving(request: PageRequest) -> Reserve:
+    async def reserve(size: int) -> None:
+        if not await request.http.turn(size):
+            raise PageError(503, "Temporarily unavailable", "Too many long messages are being shown right now. Try again in a few seconds.")
+
+    return reserve
 
 
 def _refusal(why: Refused) -> PageError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import attrs
 
-from mailsvc.broadcasts.fanout import own_values
 from mailsvc.broadcasts.links import PATH
+from mailsvc.broadcasts.previews import Texts, merged, values_of
 from mailsvc.dashboard.emails.sending import SUSPENDED, NotSent, sent
 from mailsvc.dashboard.emails.trial import SOURCE
 from mailsvc.incoming import Content as EmailContent
@@ -15,11 +16,10 @@ from mailsvc.incoming import Incoming
 from mailsvc.intake import Intake
 from mailsvc.mail import merge
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.mail.merge import Values
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.audience.contacts import Contacts
 from mailsvc.store.audience.values import Contact
-from mailsvc.store.broadcasts.sending import Member, Sending
+from mailsvc.store.broadcasts.sending import Sending
 from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Caller
@@ -27,15 +27,7 @@ from mailsvc.store.people.audit import Line
 
 _LINKS = '<base target="_blank">'
 _DARK = '<meta name="color-scheme" content="dark"><style>:root{color-scheme:dark;background:#121212;color:#e8e8e8}</style>'
-IN_THREAD = 64 * 1024  # longer content is merged in a thread
-
-
-@attrs.frozen
-class Merged:
-    subject: str
-    preview_text: str
-    html: str | None = attrs.field(repr=False)
-    text: str | None = attrs.field(repr=False)
+Reserve = Callable[[int], Awaitable[None]]  # memory for long texts, in bytes
 
 
 def framed(html: str, *, dark: bool) -> str:
@@ -61,27 +53,12 @@ class Previews:
         except (AddressError, ValueError):
             return None
 
-    async def merged(self, account_id: UUID, content: Content, contact: Contact | None) -> Merged:
+    async def merged(self, account_id: UUID, content: Content, contact: Contact | None, reserve: Reserve) -> Texts:
         """The content as this contact would get it; without a contact: as somebody of whom nothing is known."""
-        properties = await self.sending.properties(account_id)
-        own: dict[str, str] = {}
-        if contact is not None:
-            member = Member(contact.id, contact.email, contact.first_name, contact.last_name, False, None, contact.properties)
-            own = own_values({**dict.fromkeys(merge.FIELDS, ""), **{key: each.number for key, each in properties.items()}}, member)
-        values = Values(own, f"{self.base_url}{PATH}", {key: each.fallback for key, each in properties.items()})
+        values = await values_of(self.sending, account_id, contact, f"{self.base_url}{PATH}")
+        return await merged(Texts(content.subject, content.preview_text, content.html, content.text), values, self.in_thread, reserve)
 
-        def make() -> Merged:
-            plain = merge.text_of(content.html) if content.text is None and content.html else content.text
-            return Merged(
-                merge.parse(content.subject).subject(values),
-                merge.parse(content.preview_text).line(values),
-                merge.parse(content.html).html(values) if content.html else None,
-                merge.parse(plain).text(values) if plain else None,
-            )
-
-        return make() if len(content.html or "") + len(content.text or "") < IN_THREAD else await self.in_thread(make)
-
-    async def send_test(self, account_id: UUID, content: Content, contact: Contact | None, to: str, line: Line) -> UUID:
+    async def send_test(self, account_id: UUID, content: Content, contact: Contact | None, to: str, line: Line, reserve: Reserve) -> UUID:
         """Send it to one address, through intake like any other email; returns its ID. Raises NotSent."""
         account = await self.accounts.get(account_id)
         if account is None or account.suspended_at is not None:
@@ -92,8 +69,8 @@ class Previews:
             sender = parse_mailbox(content.sender)
         except AddressError:
             raise NotSent("Choose the address that it comes from first.") from None
-        merged = await self.merged(account_id, content, contact)
-        html = merged.html and merge.with_preview(merged.html, merged.preview_text)
-        subject = f"Test: {merged.subject}" if merged.subject else "Test"
-        email = Incoming(sender, (parse_mailbox(to),), subject, EmailContent(html=html, text=merged.text), source=SOURCE)
+        texts = await self.merged(account_id, content, contact, reserve)
+        html = texts.html and merge.with_preview(texts.html, texts.preview_text)
+        subject = f"Test: {texts.subject}" if texts.subject else "Test"
+        email = Incoming(sender, (parse_mailbox(to),), subject, EmailContent(html=html, text=texts.text), source=SOURCE)
         return sent(await self.intake.submit(Caller.without_key(account), [email], lines=[line]), "It couldn’t be sent. Try again.")

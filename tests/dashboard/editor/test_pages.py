@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from html import unescape
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import attrs
+import pytest
 import pytest_twisted
 
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import Browser, DashboardRig, Response
+from tests.dashboard.fixtures import Browser, DashboardRig, FakeRequest, Response
 
 SCRIPT = {"Accept": "application/json"}
 DOCUMENT = json.dumps({"type": "doc", "content": []})
@@ -132,6 +134,18 @@ async def test_the_preview_has_the_values_of_the_contact_and_a_policy_of_its_own
     missing = await writer.ann.get(f"{writer.path}/preview?contact=nobody@example.net")
     assert missing.status == 422 and "no contact with this address" in missing.text
     assert "frame-ancestors 'self'" in missing.headers["content-security-policy"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_preview_and_a_test_email_need_memory_for_long_content(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = await Writer.of(pool, html=f"<p>{'x' * 70_000}</p>")
+    assert (await writer.ann.get(f"{writer.path}/preview")).status == 200
+    monkeypatch.setattr(FakeRequest, "turn", AsyncMock(return_value=False))
+    shown = await writer.ann.get(f"{writer.path}/preview")
+    assert shown.status == 503 and "Try again in a few seconds" in shown.text
+    assert "frame-ancestors 'self'" in shown.headers["content-security-policy"]
+    tested = await writer.ann.post(f"{writer.path}/test")
+    assert tested.status == 422 and "Try again in a few seconds" in tested.text
 
 
 @pytest_twisted.ensureDeferred

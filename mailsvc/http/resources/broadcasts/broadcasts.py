@@ -13,13 +13,14 @@ import orjson
 
 from mailsvc import policy
 from mailsvc.broadcasts.copying import duplicate
-from mailsvc.broadcasts.fanout import CHANNEL, own_values
+from mailsvc.broadcasts.fanout import CHANNEL
+from mailsvc.broadcasts.previews import Texts, merged, values_of
 from mailsvc.broadcasts.review import domain_of, lacks
 from mailsvc.domains import names
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.operations import PAGING, operation
-from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
+from mailsvc.http.problem import Problem, invalid, missing, not_found, refused, unavailable
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.fields import contact_ref
@@ -28,11 +29,9 @@ from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.http.resources.metrics import summed
 from mailsvc.http.views import Listing
 from mailsvc.mail import merge
-from mailsvc.mail.merge import Values
 from mailsvc.store.broadcasts.broadcasts import Broadcasts as StoredBroadcasts
 from mailsvc.store.broadcasts.broadcasts import Refused
 from mailsvc.store.broadcasts.recipients import COUNTED, Kind
-from mailsvc.store.broadcasts.sending import Member
 from mailsvc.store.broadcasts.values import Broadcast, Content
 from mailsvc.store.paging import Page
 
@@ -237,22 +236,14 @@ class Broadcasts:
         if contact is None:
             raise not_found("Contact")
         html, text = await self.context.stored.bodies(found.account_id, found.id)
-        properties = await self.context.sending.properties(found.account_id)
-        member = Member(contact.id, contact.email, contact.first_name, contact.last_name, False, None, contact.properties)
-        numbers = {**dict.fromkeys(merge.FIELDS, ""), **{key: each.number for key, each in properties.items()}}
-        values = Values(own_values(numbers, member), SAMPLE_LINK, {key: each.fallback for key, each in properties.items()})
+        values = await values_of(self.context.sending, found.account_id, contact, SAMPLE_LINK)
 
-        def make() -> dict[str, Any]:
-            plain = merge.text_of(html) if text is None and html else text
-            return fields.PREVIEW_VIEW.show(
-                contact_id=contact.id,
-                subject=merge.parse(found.subject).subject(values),
-                preview_text=merge.parse(found.preview_text).line(values),
-                html=merge.parse(html).html(values) if html else None,
-                text=merge.parse(plain).text(values) if plain else None,
-            )
+        async def reserve(size: int) -> None:
+            if not await request.turn(size):
+                raise unavailable()
 
-        return ok(request, await self.context.in_thread(make))
+        shown = await merged(Texts(found.subject, found.preview_text, html, text), values, self.context.in_thread, reserve)
+        return ok(request, fields.PREVIEW_VIEW.show(contact_id=contact.id, **attrs.asdict(shown)))
 
     @app.route("/broadcasts/<id>/review", methods=["GET"])
     @operation(

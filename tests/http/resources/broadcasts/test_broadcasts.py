@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
 import attrs
@@ -13,6 +14,7 @@ import pytest_twisted
 
 from mailsvc.http.fields import Bounds, Rules
 from mailsvc.http.problem import Problem
+from mailsvc.http.request import Request
 from mailsvc.http.resources.broadcasts import broadcasts, fields
 from mailsvc.policy import Limits
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
@@ -144,6 +146,18 @@ async def test_refused(rig: ApiRig) -> None:
         response = await rig.request("POST", "/broadcasts", {**given, **change})
         assert (response.status, response.json["message"]) == (status, message)
     assert (await rig.request("GET", "/broadcasts")).json["data"] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_preview_that_long_values_make_large_waits_for_memory(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    news = await segment(rig)
+    for email, name in (("ada@example.net", "é" * 200), ("bob@example.net", "Bob")):
+        assert (await rig.request("POST", "/contacts", {"email": email, "first_name": name})).status == 201
+    path = f"/broadcasts/{await create(rig, news, html=HTML + '{{{FIRST_NAME}}}' * 200)}/preview"
+    assert (await rig.request("GET", f"{path}?contact=ada@example.net")).json["html"].endswith("é" * 40_000)
+    monkeypatch.setattr(Request, "turn", AsyncMock(return_value=False))
+    assert (await rig.request("GET", f"{path}?contact=ada@example.net")).status == 503
+    assert (await rig.request("GET", f"{path}?contact=bob@example.net")).status == 200
 
 
 @pytest_twisted.ensureDeferred
