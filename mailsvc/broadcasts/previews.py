@@ -14,7 +14,7 @@ from mailsvc.runtime.offload import InThread
 from mailsvc.store.audience.values import Contact
 from mailsvc.store.broadcasts.sending import Member, Sending
 
-IN_THREAD = 64 * 1024  # bytes; longer texts are merged in a thread
+IN_THREAD = 64 * 1024  # characters; longer texts are merged in a thread
 COPIES = 3  # of the texts that are in memory while they are merged and sent
 
 
@@ -52,7 +52,7 @@ async def merged(texts: Texts, values: Values, in_thread: InThread, reserve: Cal
             text.text(values) if plain else None,
         )
 
-    size = merge.room(length, sum(1 for part in parts for _ in part), values)
+    size = merge.room(len(texts.html or "") + len(plain), sum(1 for part in parts for _ in part), values)
     if size < IN_THREAD:
         return make()
     await reserve(COPIES * size)

@@ -129,9 +129,10 @@ class Lane:
 
     def ended(self) -> Deferred[None]:
         """Fires when the last connection is gone."""
-        waiting: Deferred[None] = Deferred() if self._workers else succeed(None)
-        if self._workers:
-            self._ended.append(waiting)
+        if not self._workers:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred()
+        self._ended.append(waiting)
         return waiting
 
     def abort(self) -> None:
@@ -291,8 +292,7 @@ class Lane:
                 return True
             connection = other
         connection.proven = self.health.proven
-        for rest in self._context.attempts.sizes.rest(connection.host, transaction):
-            self._put_back(rest, first=False)
+        self._put_back(self._context.attempts.sizes.rest(connection.host, transaction), first=False)
         connection.awaited = len(self._turns) > 0
         result = await self._context.attempts.run(connection, transaction)
         if result.required is not None:
@@ -318,16 +318,15 @@ class Lane:
             self._troubled(result.trouble)
         elif result.tried:
             self._worked()
-        if result.remaining is not None:
-            self._put_back(result.remaining)
+        self._put_back(result.remaining)
         if result.refusals:
             self._context.reactions.refused(self.destination, result.refusals)
 
-    def _put_back(self, transaction: Transaction, *, first: bool = True) -> None:
-        """Mail that was begun comes before all other mail."""
-        if self.closing:
+    def _put_back(self, transaction: Transaction | None, *, first: bool = True) -> None:
+        """Mail that was begun comes before all other mail. None: nothing is left."""
+        if transaction is not None and self.closing:
             self._context.leases.return_unsent(transaction)
-        else:
+        elif transaction is not None:
             self._turns.put(transaction, first=first)
 
     # A worker's connection

@@ -215,7 +215,7 @@ def _plain(placeholder: Placeholder, values: Values) -> str:
 
 
 def room(size: int, placeholders: int, values: Values) -> int:
-    """How many bytes texts of `size` bytes take with their values, about, at most: each placeholder may stand for the longest of them."""
+    """About how many bytes texts of `size` take with their values, at most: each placeholder may stand for the longest value."""
     fallbacks = (each for each in values.fallbacks.values() if each is not None)
     return size + placeholders * max((len(each.encode()) for each in chain(values.own.values(), fallbacks)), default=0)
 

@@ -62,6 +62,10 @@ class FetchError(Exception):
     """Why there is no usable response, as a sentence for people."""
 
 
+class CertificateError(FetchError):
+    """The server's certificate is not valid, or is for another host."""
+
+
 @attrs.frozen
 class Reply:
     """A response. `whole`: the body is complete, not cut at `keep`. `coded`: the body is still compressed."""
@@ -199,7 +203,7 @@ class HttpConnection:
             self.close()  # the server closed the idle connection, as it may at any time: connect again
             return await self._request(method, target, options)
         except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, RequestNotSent, RequestTransmissionFailed, OSError) as error:
-            raise FetchError(self.failure or _describe(error)) from None
+            raise (_error(error) if self.failure is None else FetchError(self.failure)) from None
         except (FetchError, CancelledError, ConnectingCancelledError):
             raise
         except Exception:  # whatever a response does to the code that parses it
@@ -410,6 +414,14 @@ class _Body(TwistedProtocol):
             self.done.callback(None)
         else:
             self.done.errback(reason)
+
+
+def _error(error: BaseException) -> FetchError:
+    cause = error
+    while reasons := getattr(cause, "reasons", None):
+        cause = reasons[0].value
+    invalid = isinstance(cause, VerificationError) or (isinstance(cause, TlsError) and "certificate verify failed" in str(cause))
+    return (CertificateError if invalid else FetchError)(_describe(error))
 
 
 def _describe(error: BaseException) -> str:

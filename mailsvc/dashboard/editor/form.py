@@ -96,15 +96,14 @@ def _reply_to(text: str, most: int, errors: dict[str, str]) -> tuple[str, ...]:
 
 def _separated(text: str) -> list[str]:
     """The parts between commas or semicolons. Those in a name in quotation marks separate nothing."""
-    found, quoted, escaped = [""], False, False
-    for character in text:
+    found, start, quoted, escaped = list[str](), 0, False, False
+    for at, character in enumerate(text):
         if character in ",;" and not quoted:
-            found.append("")
-            continue
-        found[-1] += character
+            found.append(text[start:at])
+            start = at + 1
         quoted ^= character == '"' and not escaped
         escaped = character == "\\" and quoted and not escaped
-    return found
+    return [*found, text[start:]]
 
 
 def _id(name: str, text: str, errors: dict[str, str]) -> UUID | None:

@@ -83,7 +83,7 @@ def sentence(reason: SourceReason, pool: str, provider: str) -> str:
         case "source warm-up":
             return f"Source warm-up: the {sources} have sent as many emails to {to} as they may today. They continue tomorrow (UTC)."
         case "source not begun":
-            return f"Source warm-up: the {sources} send nothing before its first day."
+            return f"Source warm-up: the {sources} send nothing before the first day of their warm-up."
         case "sources listed":
             return f"All {sources} are on block lists. Mail waits until one of them is removed from the lists."
         case "no source":

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from mailsvc.delivery.connection.mta_sts import Fetch, NotFetched
 from mailsvc.mail.authentication.mta_sts import MAX_SIZE
-from mailsvc.net.fetch import Fetcher, FetchError
+from mailsvc.net.fetch import CertificateError, Fetcher, FetchError
 
 _SECONDS = 20.0  # 8461 §3.3 allows a minute, but the first mail waits for it
-_UNTRUSTED = ("certificate verify failed", "the certificate is not for")  # in the errors of a certificate that is not valid
 
 
 def over_https(fetcher: Fetcher) -> Fetch:
     async def fetch(url: str) -> bytes:
         try:
             reply = await fetcher.fetch("GET", url, seconds=_SECONDS, keep=MAX_SIZE + 1)
+        except CertificateError as error:
+            raise NotFetched(str(error), "sts-webpki-invalid") from None
         except FetchError as error:
-            untrusted = any(part in str(error) for part in _UNTRUSTED)
-            raise NotFetched(str(error), *(["sts-webpki-invalid"] if untrusted else [])) from None
+            raise NotFetched(str(error)) from None
         if reply.status != 200:
             raise NotFetched(f"the answer was HTTP status {reply.status}")
         kind = (reply.header("content-type") or "text/plain").partition(";")[0].strip().lower()

@@ -46,7 +46,7 @@ class Refused:
     other_family: bool = False
 
     def before(self, other: Refused) -> bool:
-        """Whether this one says better than another address' when mail can be sent."""
+        """Whether to show this one and not `other`, of another address: mail can be sent earlier by it."""
         if self.absent or other.absent or other.until is None:
             return other.absent and not self.absent
         return self.until is None or self.until < other.until

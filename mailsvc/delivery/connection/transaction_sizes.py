@@ -7,12 +7,11 @@ connection, or refuse the message, so that nobody gets the mail. Such a host get
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Any
 
 from mailsvc.delivery.transaction import Transaction
 
-_SMALLER_SECONDS = 3600.0  # seconds
+_SMALLER_SECONDS = 3600.0
 _HOSTS = 10_000  # remembered
 
 
@@ -39,11 +38,10 @@ class TransactionSizes:
         while len(self._known) > _HOSTS:
             self._known.popitem(last=False)
 
-    def rest(self, host: str, transaction: Transaction) -> Iterator[Transaction]:
-        """What does not go into the next transaction with this host: nothing, or one transaction, which is split off."""
+    def rest(self, host: str, transaction: Transaction) -> Transaction | None:
+        """Split off what does not go into the next transaction with this host."""
         most = self._most(host)
-        if most is not None and (apart := transaction.split(transaction.recipients[most:])) is not None:
-            yield apart
+        return None if most is None else transaction.split(transaction.recipients[most:])
 
     def _most(self, host: str) -> int | None:
         most, until = self._known.get(host, (None, 0.0))

@@ -202,7 +202,7 @@ class Transaction:
         lost = self.lost is not None
         began = self._replied > 0 or (self.sent_dot and not self._closing)  # for some recipient
         failed = self._closing or (lost and (self.sender is None or (self._sender_accepted and not began)))
-        no_final_reply = self.sent_dot and self.final is None and self.lost is not None
+        no_final_reply = self.sent_dot and self.final is None and lost
         silent = lost and self.sender is None and self._pipelining and not self.sent_dot  # the replies to a group may be lost together
         cut = (silent or ((self._closing or lost) and self._sender_accepted)) and self._replied < len(self._tried)
         no_reply = self.sent_dot and not self._answered  # MAIL and the message were sent together

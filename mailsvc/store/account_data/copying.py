@@ -32,7 +32,7 @@ FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = %s ORDER BY
 """
 _QUEUED = "SELECT DISTINCT email_id FROM queue WHERE account_id = %s LIMIT %s"
 _SENDING = "SELECT count(*) FROM broadcasts WHERE account_id = %s AND status = 'queued'"
-# The audit log goes on meanwhile. Lines after the end of the chain as it was at the beginning are left out: they would have no end.
+# The audit log grows meanwhile. Lines that are written after its head was read are left out, because that head does not cover them.
 _HEAD = "SELECT to_jsonb(h), h.seq FROM audit_heads h WHERE h.account_id = %s"
 _OF_CHAIN = {
     "audit": "coalesce(t.seq, 0) <= %(seq)s",

@@ -43,7 +43,7 @@ WITH given AS MATERIALIZED (
         END
     FROM newest h
     WHERE w.id = h.webhook_id AND w.url = h.url -- attempts at a former URL say nothing about the endpoint
-    AND (w.status = 'enabled' OR NOT h.good) -- it has to be known since when a disabled one fails, to notify its account
+    AND (w.status = 'enabled' OR NOT h.good) -- a success does not clear since when a disabled one fails: the notice needs it
     AND (NOT h.good OR w.failing_since IS NOT NULL OR w.hold_until IS NOT NULL
          OR coalesce(w.took_at < h.at - interval '1 minute', true)) -- at most once a minute
     RETURNING w.id, w.status

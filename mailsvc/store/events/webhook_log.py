@@ -52,8 +52,8 @@ AND (%(after)s IS NULL OR attempt_id < %(after)s)
 ORDER BY attempt_id DESC LIMIT %(limit)s
 """
 
-# Start all attempts over; a message that is still waiting is due immediately. Rows of the outbox are locked first, as by who records an
-# attempt (outbox_settle.sql).
+# Start all attempts over; a message that is still waiting is due immediately. Rows of the outbox are locked first, as when an
+# attempt is recorded (outbox_settle.sql).
 REPLAY = """
 WITH waiting AS MATERIALIZED (
     SELECT FROM webhook_outbox WHERE webhook_id = %(webhook_id)s AND event_id = ANY (%(event_ids)s::uuid[]) ORDER BY event_id FOR UPDATE

@@ -82,6 +82,6 @@ def test_the_reasons_name_the_pool_and_the_provider() -> None:
     )
     assert "to other providers as" in sentence("source warm-up", "", "other")
     assert sentence("source not begun", "bulk", "google") == (
-        "Source warm-up: the source addresses of the pool bulk send nothing before its first day."
+        "Source warm-up: the source addresses of the pool bulk send nothing before the first day of their warm-up."
     )
     assert sentence("sources listed", "", "google").startswith("All source addresses are on block lists.")

@@ -34,7 +34,7 @@ def of(recipients: int) -> Transaction:
 def sizes_of(sizes: TransactionSizes, recipients: int, host: str = "mx.x.example") -> tuple[int, int]:
     """How many recipients go into the next transaction with the host, and how many are left."""
     transaction = of(recipients)
-    rest = list(sizes.rest(host, transaction))
+    rest = [each for each in [sizes.rest(host, transaction)] if each is not None]
     assert {each.recipient for part in (transaction, *rest) for each in part.recipients} == set(range(recipients))
     return len(transaction.recipients), sum(len(each.recipients) for each in rest)
 
