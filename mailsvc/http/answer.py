@@ -18,6 +18,7 @@ from mailsvc.http.fixed_routes import Collection, Segment
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 from mailsvc.http.views import View
+from mailsvc.runtime.failures import forget
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
@@ -92,6 +93,7 @@ def collection(*fixed: str) -> Collection:
         wrong = translated(failure)
         if isinstance(failure.value, Contention):  # nothing was done
             wrong = cast(Request, request).moved or wrong
+        forget(failure.value)
         return _problem(request, wrong)
 
     table: Sequence[tuple[type[Exception], Any]] = ((MethodNotAllowed, not_allowed), (HTTPException, not_found), (Exception, failed))

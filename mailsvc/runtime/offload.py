@@ -53,10 +53,14 @@ class Threads:
         return cls(reactor, *pools)
 
     def body(self, work: Callable[[], Any]) -> Awaitable[Any]:
-        return deferToThreadPool(self.reactor, self.bodies, work)
+        return self._run(self.bodies, work)
 
     def password(self, work: Callable[[], Any]) -> Awaitable[Any]:
-        return deferToThreadPool(self.reactor, self.passwords, work)
+        return self._run(self.passwords, work)
+
+    def _run(self, pool: ThreadPool, work: Callable[[], Any]) -> Deferred[Any]:
+        one = [work]
+        return deferToThreadPool(self.reactor, pool, _work, one).addCallback(lambda _: one.pop())
 
 
 @attrs.define(eq=False)
@@ -95,27 +99,42 @@ class Offload:
             self.reactor.callFromThread(self._deliver, done)
         self.reactor.callFromThread(self._thread_ended)
 
-    def _run_batch(self) -> list[tuple[Deferred[Any], Any]]:
-        done: list[tuple[Deferred[Any], Any]] = []
+    def _run_batch(self) -> list[tuple[Deferred[Any], list[Any]]]:
+        done: list[tuple[Deferred[Any], list[Any]]] = []
         until = monotonic() + _BATCH_SECONDS
         while self._waiting and len(done) < _BATCH and (not done or monotonic() < until):
             try:
-                work, result = self._waiting.popleft()
+                done.append(self._next())
             except IndexError:  # another thread took it
                 break
-            try:
-                done.append((result, work()))
-            except Exception:
-                done.append((result, Failure()))
-            except BaseException as error:  # a panic in Rust: it would end the thread with all results, and no caller expects it
-                done.append((result, Failure(RuntimeError(f"{type(error).__name__}: {error}"))))
         return done
 
-    def _deliver(self, done: list[tuple[Deferred[Any], Any]]) -> None:
-        for result, value in done:
-            result.callback(value)
+    def _next(self) -> tuple[Deferred[Any], list[Any]]:
+        work, result = self._waiting.popleft()
+        one = [work]
+        del work
+        _work(one)
+        return result, one
+
+    def _deliver(self, done: list[tuple[Deferred[Any], list[Any]]]) -> None:
+        for result, one in done:
+            result.callback(one.pop())
 
     def _thread_ended(self) -> None:
         """Work that arrived while the thread was ending needs another one."""
         self._threads -= 1
         self._start_thread()
+
+
+def _work(one: list[Any]) -> None:
+    """Replace the function in a list of one with its result, or with its Failure, which a Deferred takes like a result.
+
+    An error keeps the frames of its thread alive. They refer only to the list, which is empty once the result has been taken from it: if
+    they referred to the function or to the Failure, a failed request would stay in memory until the garbage collector finds it.
+    """
+    try:
+        one.append(one.pop()())
+    except Exception:
+        one.append(Failure())
+    except BaseException as error:  # a panic in Rust: it would end the thread with all results, and no caller expects it
+        one.append(Failure(RuntimeError(f"{type(error).__name__}: {error}")))

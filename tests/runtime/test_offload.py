@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
+from weakref import ref
 
 import attrs
 
@@ -70,6 +73,51 @@ def test_an_error_fails_only_the_work_that_raised_it() -> None:
     reactor.run()
     assert failures[0].check(ZeroDivisionError) and results == [1]
     assert failures[1].check(RuntimeError) and str(failures[1].value) == "Panic: index out of bounds"
+
+
+class Body:
+    """Something that a weak reference can refer to."""
+
+
+def _failing(seen: list[ref[Body]]) -> Callable[[], None]:
+    body = Body()
+    seen.append(ref(body))
+
+    def work() -> None:
+        raise ValueError(body)
+
+    return work
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_what_failed_in_a_batch_is_freed_without_the_garbage_collector() -> None:
+    reactor, seen = Reactor(), list[ref[Body]]()
+    offload = Offload(reactor)
+    with _without_collector():
+        offload(_failing(seen)).addErrback(lambda _: None)
+        reactor.run()
+        assert seen[0]() is None
+
+
+def test_what_failed_in_a_thread_is_freed_without_the_garbage_collector() -> None:
+    reactor, seen = RealThreads(), list[ref[Body]]()
+    threads = Threads.start(reactor)
+    with _without_collector():
+        try:
+            threads.body(_failing(seen)).addErrback(lambda _: None)  # type: ignore[attr-defined]
+            reactor.turn()
+        finally:
+            for stop in reactor.at_shutdown:
+                stop()
+        assert seen[0]() is None
 
 
 def test_work_that_arrives_while_the_last_thread_ends_gets_a_new_thread() -> None:

@@ -24,6 +24,7 @@ from mailsvc.http.views import Listing
 from mailsvc.incoming import attachments_of
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Intake, Key, OtherRequest, Rejected
 from mailsvc.policy import Refusal
+from mailsvc.runtime.failures import forget
 from mailsvc.settings.plans import WORDS, Exhausted
 from mailsvc.store.mail.emails import Emails as StoredEmails
 from mailsvc.store.people.quota import Period
@@ -244,6 +245,7 @@ def _read(values: Sequence[Any], key: Key | None, rules: Rules, client: str, tra
         try:
             emails[place] = send_fields.email(value, rules, client, trace)
         except Problem as wrong:
+            forget(wrong)
             problems[place] = wrong
     return _Asked(emails, problems, key)
 

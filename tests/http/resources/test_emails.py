@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -122,6 +123,30 @@ def test_invalid_body_is_refused() -> None:
         assert rig.request("POST", "/emails", body).status == 422
     assert rig.request("POST", "/emails").problem == (400, "validation_error")
     assert rig.intake.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/emails", {**GOOD, "template": {"id": "1"}}),
+        ("/emails", {**BAD, "tags": []}),
+        ("/emails/batch", [GOOD, {**BAD, "tags": []}]),
+    ],
+)
+def test_an_invalid_body_is_freed_without_the_garbage_collector(path: str, body: object) -> None:
+    rig = Rig()
+    gc.collect()
+    gc.disable()
+    try:
+        before = _emails_in_memory()
+        assert rig.request("POST", path, body).status == 422
+        assert _emails_in_memory() == before
+    finally:
+        gc.enable()
+
+
+def _emails_in_memory() -> int:
+    return sum(1 for each in gc.get_objects() if type(each) is dict and each.get("subject") == GOOD["subject"])
 
 
 def test_english_time_is_parsed_in_a_thread() -> None:
