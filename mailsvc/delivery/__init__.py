@@ -25,8 +25,8 @@ Connection. A lane opens connections before it assigns mail to them. `connection
 `connection/dial` opens TCP and TLS and speaks SMTP through `smtp/client`, `connection/sources` chooses our address, of the pool
 that the mail belongs to (`connection/pools`), among those that may send now (`connection/source_state`). What TLS a mail
 requires is in `connection/tls_policy`: the sending domain's setting, or MTA-STS (`connection/mta_sts`, `connection/mta_sts_file`).
-DANE takes precedence. `connection/chunking` chooses between BDAT and DATA, `connection/transaction_sizes` remembers hosts that take
-few recipients at once, `connection/tls_counts` counts for TLS reports.
+DANE takes precedence. `connection/send_modes` chooses between BDAT and DATA, with or without PIPELINING;
+`connection/transaction_sizes` remembers hosts that take few recipients at once, `connection/tls_counts` counts for TLS reports.
 
 Attempt. `attempt` sends one transaction over one connection. `message_loader` gets the message from memory or the store,
 `sending_domain` gives the return path and the DKIM signature, `attempt_envelope` the envelope with the parameters of the submission.

@@ -17,9 +17,9 @@ from twisted.logger import Logger
 from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt_envelope import envelope_of, needs_copy
-from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import OpenConnection, TlsFailure, Unreachable
 from mailsvc.delivery.connection.mta_sts import Policies, StillLookedUp
+from mailsvc.delivery.connection.send_modes import SendModes
 from mailsvc.delivery.connection.tls_counts import TlsCounts, result_of
 from mailsvc.delivery.connection.tls_policy import NO_POLICY, TlsPolicy, required_policy
 from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
@@ -80,7 +80,7 @@ class Attempts:
         new_id: Callable[[], UUID],
         random: Random,
         leases: LeaseBook,
-        chunking: Chunking,
+        modes: SendModes,
         policies: Policies | None = None,
         tls_counts: TlsCounts | None = None,
         region: str | None = None,
@@ -90,7 +90,7 @@ class Attempts:
         self._clock, self._limits, self._process, self._region = clock, limits, process, region
         self._loader, self._settling = loader, settling
         self._new_id, self._random, self._leases = new_id, random, leases
-        self._chunking, self._policies, self.tls_counts = chunking, policies, tls_counts or TlsCounts(clock)
+        self._modes, self._policies, self.tls_counts = modes, policies, tls_counts or TlsCounts(clock)
         self._schedule = Schedule.of(limits)
         self.sizes = TransactionSizes(clock)
         self.tracing: Tracing | None = None
@@ -133,7 +133,7 @@ class Attempts:
             result = await self._send(connection, transaction, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(transaction.lease)):
                 return AttemptResult(reusable=False, unsent=True)
-            self._learn(connection.host, transaction, result)
+            self._learn(connection, transaction, result)
             if result.stale and (result.unchunked or not (fresh or transaction.repeated)):
                 transaction.repeated = True
                 return AttemptResult(reusable=False, repeat=True)
@@ -299,16 +299,19 @@ class Attempts:
             self._loader.unload(copy)
 
     def _transmit(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
-        manner = self._chunking.manner(transaction.destination, connection.host, connection.proven)
+        mode = self._modes.mode(transaction.destination, connection.host, connection.proven)
         envelope = envelope_of(loaded.envelope, origin.return_path, transaction.recipients, len(loaded), eight_bit=loaded.eight_bit)
         connection.sent += 1
-        return connection.client.deliver(envelope, loaded, lambda: self._process.holds(transaction.lease), manner)
+        return connection.client.deliver(envelope, loaded, lambda: self._process.holds(transaction.lease), mode)
 
-    def _learn(self, host: str, transaction: Transaction, result: Result) -> None:
+    def _learn(self, connection: OpenConnection, transaction: Transaction, result: Result) -> None:
         """What later mail to this host should do differently."""
+        host = connection.host
         if result.unchunked:
-            self._chunking.failed(host)
-        if result.cut_after is not None and not result.stale:
+            self._modes.unchunked(host)
+        if result.unpipelined and not connection.proven:  # a host that takes mail is only slow this time
+            self._modes.unpipelined(host)
+        elif result.cut_after is not None and not result.stale:
             self.sizes.failed(host, len(transaction.recipients), result.cut_after)
 
     # Settling

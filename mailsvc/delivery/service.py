@@ -21,12 +21,12 @@ from mailsvc.delivery.admission.slots import Slots
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.chores import Chores
 from mailsvc.delivery.claiming import Backlog, Claiming
-from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.destination_names import DestinationNames, Named
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.pools import Pools
 from mailsvc.delivery.connection.route import Routes
+from mailsvc.delivery.connection.send_modes import SendModes
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.delivery.handoff import LocalHandoff
 from mailsvc.delivery.lane_context import LaneContext
@@ -92,11 +92,9 @@ class Delivery(Service):
         memory = MemoryBudget(limits.memory - cached)
         leases = LeaseBook(clock, queue, tasks, self.wake, memory, RecentMessages(cached))
         loader = MessageLoader(clock, messages, sending, memory, consent)
-        chunking = Chunking(clock, limits.chunking, shaping)
+        modes = SendModes(clock, limits.chunking, shaping)
         signed = routes.signed if limits.dane else None
-        attempts = Attempts(
-            clock, limits, process, loader, settling, new_id, random, leases, chunking, policies, tls_counts, region, signed
-        )
+        attempts = Attempts(clock, limits, process, loader, settling, new_id, random, leases, modes, policies, tls_counts, region, signed)
         holds = Holds(clock, queue, region, limits, random, tasks)
         slots = Slots(limits.connections, clock, limits.patience_seconds)
         reactions = Reactions(shaping, holds, attempts, leases, tasks)

@@ -332,7 +332,7 @@ class Server:
         self.open: set[FakeClient] = set()
         self.most_open = 0
         self.mails: list[Mail] = []
-        self.manners: list[SendMode] = []  # of each of these
+        self.modes: list[SendMode] = []  # of each of these
         self.dials: list[float] = []
 
 
@@ -350,7 +350,7 @@ class FakeClient:
     def certificate_fault(self) -> str | None:
         return "the certificate is not for it" if self.server.untrusted else None
 
-    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: SendMode) -> Deferred[Any]:
+    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], mode: SendMode) -> Deferred[Any]:
         assert self.waiting is None, "one mail at a time"
         self.sent += 1
         data = b"".join(pieces)
@@ -358,7 +358,7 @@ class FakeClient:
         if not may_send_dot():
             self.usable = False
             return succeed(lost(envelope, "withheld", stale=self.sent > 1))
-        self.server.manners.append(manner)
+        self.server.modes.append(mode)
         self.server.mails.append(Mail(envelope.sender, envelope.recipients, data, self.server.rig.clock.seconds(), self.number))
         answer = self.server.answer(envelope)
         if not isinstance(answer, Deferred):

@@ -12,6 +12,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from mailsvc.smtp.client.client import Envelope, Result, SmtpClient
+from mailsvc.smtp.client.plan import SendMode
 
 GREETING = "220 mx.example.org ESMTP"
 PIPELINING = ("250-mx.example.org hello", "250-PIPELINING", "250-SIZE 1000000", "250-8BITMIME", "250 ENHANCEDSTATUSCODES")
@@ -109,7 +110,13 @@ class FakeServer:
         return self
 
     def deliver(
-        self, *recipients: str, body: bytes | Iterable[bytes] = BODY, may_send_dot: Any = None, chunking: bool = False, **envelope: Any
+        self,
+        *recipients: str,
+        body: bytes | Iterable[bytes] = BODY,
+        may_send_dot: Any = None,
+        chunking: bool = False,
+        mode: SendMode = "data",
+        **envelope: Any,
     ) -> list[Any]:
         """The list gets the Result or the error as soon as it is known. With `chunking` the size is declared if possible."""
         pieces = [body] if isinstance(body, bytes) else body
@@ -117,7 +124,7 @@ class FakeServer:
         if chunking and not hasattr(pieces, "__next__"):
             envelope.setdefault("size", sum(map(len, pieces)))
         sent = Envelope(recipients=recipients or ("to@example.org",), **envelope)
-        return results_of(self.client.deliver(sent, pieces, may_send_dot or (lambda: True), "together" if chunking else "data"))
+        return results_of(self.client.deliver(sent, pieces, may_send_dot or (lambda: True), "together" if chunking else mode))
 
 
 def results_of(deferred: Deferred[Any]) -> list[Any]:

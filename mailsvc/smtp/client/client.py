@@ -90,17 +90,18 @@ class SmtpClient(Handshake):
 
         `may_send_dot` is called before the end of the message is written, and again before those bytes reach the socket; if it returns
         False, the server never gets a complete message. `mode` is the fastest mode to use: BDAT (3030) requires that the server
-        announces it together with PIPELINING, and that the size is known. Raises only what `pieces` or `may_send_dot` raise.
+        announces it together with PIPELINING, and that the size is known; DATA uses PIPELINING if the server announces it. Raises only
+        what `pieces` or `may_send_dot` raise.
         """
         if self._transaction is not None or self._awaiting_ready is not None:
             raise RuntimeError("the connection is not ready, or is sending another message")
         capabilities = self.capabilities or Capabilities()
-        chunked = mode != "data" and capabilities.chunking and capabilities.pipelining and envelope.size > 0
+        chunked = mode in ("bdat", "together") and capabilities.chunking and capabilities.pipelining and envelope.size > 0
         plan = lay_out(envelope, capabilities, chunked=chunked)
         transaction = Transaction(
             plan,
             len(envelope.recipients),
-            pipelining=capabilities.pipelining,
+            pipelining=capabilities.pipelining and mode != "single",
             reset=self._reset_first,
             reused=self.transactions > 0,
             chunked=chunked,
@@ -310,6 +311,7 @@ class SmtpClient(Handshake):
     def _expired(self, what: str) -> None:
         if self._transaction is not None and self._on_reply == self._command_reply:
             what = _PHASES[self._transaction.stage]  # the deadline was set for the first of several replies
+            self._transaction.timed_out = True
         super()._expired(what)
 
     def _settle(self, transaction: Transaction) -> None:

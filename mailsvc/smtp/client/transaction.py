@@ -40,6 +40,7 @@ class Result:
     lost: str | None
     stale: bool = False  # nothing was attempted: a reused connection ended before any recipient, or announced BDAT is not supported
     unchunked: bool = False  # BDAT is not supported or got no reply: use DATA with this host
+    unpipelined: bool = False  # the server replied in time only to the first of several commands that were sent together
     cut_after: int | None = None  # the session ended after so many replies to RCPT, before all recipients had one
     transcript: str = ""
 
@@ -70,7 +71,7 @@ class Transaction:
         self.chunked = chunked
         self._group_end = len(self._commands) - (chunked and not at_once)  # commands that may be sent in one group
         self._reused = reused
-        self._written = 0
+        self._group_start = self._written = 0
         self._answered = 0
         self._accepted: list[int] = []
         self._replied = 0  # recipients that were accepted or refused
@@ -84,6 +85,7 @@ class Transaction:
         self.final: Reply | None = None
         self.sent_dot = False
         self.lost: str | None = None
+        self.timed_out = False  # waiting for the reply to a command; set by the client
         self._closing = False  # the server replied 421
         self._bdat_unknown = False  # the server announces BDAT without supporting it, so it does not have the message
 
@@ -91,7 +93,7 @@ class Transaction:
 
     def next_commands(self) -> bytes:
         """The commands to write at once: one, or a group if the server supports PIPELINING (2920)."""
-        start = self._written
+        start = self._group_start = self._written
         self._written += 1
         if self._pipelining:
             size = len(self._commands[start])
@@ -215,6 +217,7 @@ class Transaction:
             sent_dot=self.sent_dot,
             lost=self.lost,
             stale=(self._bdat_unknown and None in self._verdicts) or stale_connection,
+            unpipelined=self.timed_out and self._group_start < self._answered < self._written and self.stage != "dot",
             unchunked=self.chunked and (self._bdat_unknown or no_final_reply),
             cut_after=self._replied if cut else None,
             transcript=transcript,

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail.reply import Reply
-from tests.smtp.fake_server import BODY, PIPELINING, PLAIN, STUFFED, FakeServer, codes, ready
+from mailsvc.smtp.client.plan import SendMode
+from tests.smtp.fake_server import BODY, CHUNKING, PIPELINING, PLAIN, STUFFED, FakeServer, codes, ready
 
 OK = "250 2.0.0 ok"
 GO = "354 go ahead"
@@ -38,9 +39,10 @@ def test_commands_are_one_write_and_the_message_another() -> None:
     assert server.client.usable
 
 
-def test_without_pipelining_commands_are_sent_one_by_one() -> None:
-    server = ready(ehlo=PLAIN)
-    result = server.deliver("a@example.org", "b@example.org")
+@pytest.mark.parametrize(("ehlo", "mode"), [(PLAIN, "data"), (PIPELINING, "single"), (CHUNKING, "single")])
+def test_without_pipelining_commands_are_sent_one_by_one(ehlo: tuple[str, ...], mode: SendMode) -> None:
+    server = ready(ehlo=ehlo)
+    result = server.deliver("a@example.org", "b@example.org", mode=mode)
     for command in [b"MAIL FROM:<b@example.net>\r\n", b"RCPT TO:<a@example.org>\r\n", b"RCPT TO:<b@example.org>\r\n"]:
         assert server.received() == command
         server.reply("250 ok")

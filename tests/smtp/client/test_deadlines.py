@@ -77,6 +77,7 @@ def test_waiting_for_each_reply(before: list[str], seconds: float, what: str, eh
     expect_timeout_at(server, seconds, result)
     assert what in result[0].lost
     assert result[0].sent_dot is (what == "message")
+    assert result[0].unpipelined is (ehlo is PIPELINING and what in ("RCPT", "DATA"))
 
 
 def test_a_reply_nine_minutes_after_the_dot_is_accepted() -> None:

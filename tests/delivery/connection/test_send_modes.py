@@ -1,4 +1,4 @@
-"""Which hosts get mail by BDAT: the setting, the provider's rules, and how BDAT worked before."""
+"""Which hosts get mail by BDAT and with PIPELINING: the setting, the provider's rules, and how it worked before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.delivery import shaping
-from mailsvc.delivery.connection.chunking import Chunking
+from mailsvc.delivery.connection.send_modes import SendModes
 from mailsvc.delivery.shaping import BadRules, Provider, Shaping
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.smtp.server.listener import ServerFactory
@@ -25,24 +25,24 @@ OFFERED = "250-mx\r\n250-CHUNKING\r\n250 PIPELINING"
 # Who decides
 
 
-def manner(chunking: Chunking, host: str = "mx1.example", destination: str = "mx.example") -> str:
-    return chunking.manner(destination, host, True)
+def mode(modes: SendModes, host: str = "mx1.example", destination: str = "mx.example") -> str:
+    return modes.mode(destination, host, True)
 
 
 def test_the_setting_turns_chunking_off() -> None:
-    assert manner(Chunking(Clock(), True)) == "together"
-    assert manner(Chunking(Clock(), False)) == "data"
+    assert mode(SendModes(Clock(), True)) == "together"
+    assert mode(SendModes(Clock(), False)) == "data"
 
 
 def test_an_unproven_destination_gets_no_message_before_its_rcpt_replies() -> None:
-    assert Chunking(Clock(), True).manner("mx.example", "mx.example", False) == "bdat"
+    assert SendModes(Clock(), True).mode("mx.example", "mx.example", False) == "bdat"
 
 
 def test_a_providers_rule_turns_chunking_off() -> None:
     rules = shaping.read({"provider": {"big": {"match": [".big.example"], "chunking": False}, "small": {"match": [".small.example"]}}})
-    chunking = Chunking(Clock(), True, rules)
-    assert manner(chunking, destination="big/mx.big.example") == "data"
-    assert manner(chunking, destination="small/mx.small.example") == "together"
+    modes = SendModes(Clock(), True, rules)
+    assert mode(modes, destination="big/mx.big.example") == "data"
+    assert mode(modes, destination="small/mx.small.example") == "together"
 
 
 def test_a_bad_chunking_rule_is_refused() -> None:
@@ -52,37 +52,46 @@ def test_a_bad_chunking_rule_is_refused() -> None:
 
 def test_a_host_that_failed_gets_data_for_an_hour() -> None:
     clock = Clock()
-    chunking = Chunking(clock, True)
-    chunking.failed("mx1.example")
-    assert (manner(chunking), manner(chunking, "mx2.example")) == ("data", "together")
+    modes = SendModes(clock, True)
+    modes.unchunked("mx1.example")
+    assert (mode(modes), mode(modes, "mx2.example")) == ("data", "together")
     clock.advance(3599)
-    assert manner(chunking) == "data"
+    assert mode(modes) == "data"
     clock.advance(1)
-    assert manner(chunking) == "together"
+    assert mode(modes) == "together"
+
+
+def test_a_host_that_replies_only_to_the_first_of_several_commands_gets_one_at_a_time_for_an_hour() -> None:
+    clock = Clock()
+    modes = SendModes(clock, True)
+    modes.unpipelined("mx1.example")
+    assert (mode(modes), mode(modes, "mx2.example")) == ("single", "together")
+    clock.advance(3600)
+    assert mode(modes) == "together"
 
 
 def test_the_number_of_remembered_hosts_is_limited() -> None:
-    chunking = Chunking(Clock(), True)
+    modes = SendModes(Clock(), True)
     for host in range(10_001):
-        chunking.failed(f"mx{host}.example")
-    assert [manner(chunking, f"mx{host}.example") for host in (0, 1, 10_000)] == ["together", "data", "data"]
+        modes.unchunked(f"mx{host}.example")
+    assert [mode(modes, f"mx{host}.example") for host in (0, 1, 10_000)] == ["together", "data", "data"]
 
 
 NOT_BIG = Shaping({"big": Provider("big", (".com",), chunking=False)})
 
 
 @pytest.mark.parametrize(
-    ("setting", "rules", "manners"),
+    ("setting", "rules", "modes"),
     [(False, shaping.NO_RULES, ["data"] * 2), (True, NOT_BIG, ["data"] * 2), (True, shaping.NO_RULES, ["bdat", "together"])],
 )
-def test_the_client_is_told_the_manner(setting: bool, rules: Shaping, manners: list[str]) -> None:
+def test_the_client_is_told_the_mode(setting: bool, rules: Shaping, modes: list[str]) -> None:
     rig = DeliveryRig(rules, chunking=setting)
     server = rig.server("example.com", "1.1.1.1")
     rig.store.add(1, "bob@example.com")
     rig.start().run(2)
     rig.store.add(2, "bob@example.com")
     rig.run(2)
-    assert server.manners == manners
+    assert server.modes == modes
 
 
 # A host that offers it and does not know it
@@ -98,7 +107,33 @@ def test_an_unknown_bdat_costs_no_attempt_even_after_a_dead_connection() -> None
     rig.store.add(2, "bob@example.com", destination="mx.example.com")
     rig.run(2)
     assert rig.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
-    assert server.manners == ["bdat", "together", "together", "data"]
+    assert server.modes == ["bdat", "together", "together", "data"]
+
+
+def test_a_host_without_working_pipelining_gets_one_command_at_a_time() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    server.answer = lambda envelope: attrs.evolve(lost(envelope, "no reply"), unpipelined=True)
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(2)
+    server.answer = taken
+    rig.store.add(2, "bob@example.com")
+    rig.run(2)
+    assert server.modes == ["bdat", "single"]
+
+
+def test_a_host_that_takes_mail_keeps_pipelining() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    rig.store.add(1, "bob@example.com")
+    rig.start().run(2)
+    server.answer = lambda envelope: attrs.evolve(lost(envelope, "no reply"), unpipelined=True)
+    rig.store.add(2, "bob@example.com")
+    rig.run(2)
+    server.answer = taken
+    rig.store.add(3, "bob@example.com")
+    rig.run(2)
+    assert server.modes == ["bdat", "together", "together"]
 
 
 @pytest_twisted.ensureDeferred
