@@ -318,6 +318,7 @@ class Fanout:
         if isinstance(taken, Exhausted):
             if 0 < (left := taken.limit - taken.used) < size:
                 return await self._page(found, started, left)
+            taken = attrs.evolve(taken, wanted=max(1, min(taken.wanted, taken.limit)))  # the next page is smaller
             later = min(taken.resets_at, self._now() + timedelta(seconds=EXHAUSTED))
             await self.sending.set(found, next_at=later, reason=f"{taken.message} Sending continues when it resets.")
             return None

@@ -112,7 +112,9 @@ def too_many_requests(reset: int) -> Problem:
 
 
 def over_quota(found: Exhausted, now: datetime) -> Problem:
-    """The account's plan doesn't have enough recipients left."""
+    """The account's plan doesn't have enough recipients left, or never has as many."""
+    if found.too_large:
+        return invalid(found.message)
     seconds = math.ceil((found.resets_at - now).total_seconds())
     return Problem(429, f"{WORDS[found.period]}_quota_exceeded", found.message, {"Retry-After": str(max(1, seconds))})
 

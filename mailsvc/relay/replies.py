@@ -62,7 +62,7 @@ def of_admission(admission: Admission) -> Reply:
             return BUSY
         case OtherRequest():
             return KEY_REUSED
-        case Exhausted(period="day"):
+        case Exhausted(period="day", too_large=False):
             return Reply(451, admission.message, "4.7.1")  # resets tomorrow
         case Exhausted():
             return Reply(550, admission.message, "5.7.1")

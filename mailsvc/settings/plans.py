@@ -68,10 +68,18 @@ class Exhausted:
     ramp: bool = False
 
     @property
+    def too_large(self) -> bool:
+        """Whether the request has more recipients than a whole period allows, so that waiting does not help."""
+        return self.wanted > self.limit > 0 and not self.ramp
+
+    @property
     def message(self) -> str:
-        """The error message. Client libraries know its first sentence."""
-        left = f"This request has {self.wanted} recipients, but only {self.limit - self.used} of {self.limit} are left"
+        """The error message. Client libraries know its first sentence, except if the request is too large."""
+        if self.too_large:
+            allowed = f"your quota allows {self.limit} in a {self.period}. Split it into several requests."
+            return f"This request has {self.wanted} recipients, but {allowed}"
         new = " The quota of a new account grows as it sends mail that people want." if self.ramp else ""
+        left = f"This request has {self.wanted} recipients, but only {self.limit - self.used} of {self.limit} are left"
         return f"You have exceeded your {WORDS[self.period]} email sending quota. {left} until {self.resets_at:%Y-%m-%d %H:%M} UTC.{new}"
 
 

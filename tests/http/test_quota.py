@@ -53,13 +53,23 @@ async def test_quota_counts_recipients_and_refuses_what_does_not_fit(rig: ApiRig
 @pytest_twisted.ensureDeferred
 async def test_quota_counts_a_batch_at_once(rig: ApiRig) -> None:
     await on_plan(rig, "month")
+    assert used(await rig.request("POST", "/emails", GOOD)) == (None, "1")
     for headers in ({}, {"x_batch_validation": "permissive"}):
-        refused = await rig.request("POST", "/emails/batch", [GOOD] * 5, **headers)
-        assert refused.problem == (429, "monthly_quota_exceeded") and used(refused) == (None, "0")
-    assert (await rig.request("GET", "/emails")).json["data"] == []
-    fits = await rig.request("POST", "/emails/batch", [GOOD] * 4)
+        refused = await rig.request("POST", "/emails/batch", [GOOD] * 4, **headers)
+        assert refused.problem == (429, "monthly_quota_exceeded") and used(refused) == (None, "1")
+    assert len((await rig.request("GET", "/emails")).json["data"]) == 1
+    fits = await rig.request("POST", "/emails/batch", [GOOD] * 3)
     assert (fits.status, used(fits)) == (200, (None, "4"))
     assert (await rig.request("POST", "/emails", GOOD)).problem == (429, "monthly_quota_exceeded")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_request_with_more_recipients_than_a_whole_period_allows_is_invalid(rig: ApiRig) -> None:
+    await on_plan(rig, "month")
+    refused = await rig.request("POST", "/emails/batch", [GOOD] * 5)
+    assert refused.problem == (422, "validation_error") and "retry-after" not in refused.headers
+    assert refused.json["message"] == "This request has 5 recipients, but your quota allows 4 in a month. Split it into several requests."
+    assert used(await rig.request("POST", "/emails", GOOD)) == (None, "1")
 
 
 @pytest_twisted.ensureDeferred

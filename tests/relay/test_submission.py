@@ -365,3 +365,9 @@ def test_an_exhausted_plan(period: Period, reply: str) -> None:
     rig.intake.answer = Exhausted(period, 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
     found = rig.logged_in().mail(ME + b"\r\nx\r\n")
     assert found.startswith(f"{reply} You have exceeded your") and "2026-11-22 00:00 UTC" in found
+
+
+def test_a_mail_with_more_recipients_than_a_whole_day_allows_is_refused_permanently() -> None:
+    rig = RelayRig()
+    rig.intake.answer = Exhausted("day", 60, 0, 50, datetime(2026, 11, 22, tzinfo=UTC))
+    assert rig.logged_in().mail(ME + b"\r\nx\r\n").startswith("550 5.7.1 This request has 60 recipients")

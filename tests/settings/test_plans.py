@@ -39,6 +39,14 @@ def test_the_quota_message_begins_with_the_documented_sentence() -> None:
     )
 
 
+def test_a_request_that_never_fits_is_told_so() -> None:
+    found = Exhausted("day", 60, 10, 50, ends("day", NOW))
+    assert found.too_large
+    assert found.message == "This request has 60 recipients, but your quota allows 50 in a day. Split it into several requests."
+    assert not Exhausted("day", 50, 10, 50, ends("day", NOW)).too_large
+    assert not Exhausted("day", 60, 10, 50, ends("day", NOW), ramp=True).too_large, "a new account's quota grows"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

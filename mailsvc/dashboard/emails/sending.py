@@ -28,6 +28,6 @@ def sent(answer: Admission, repeated: str) -> UUID:
         case Rejected(refusals):
             raise NotSent(refusals[0].message)
         case Exhausted() as exhausted:
-            raise NotSent(exhausted.message, 429)
+            raise NotSent(exhausted.message, 422 if exhausted.too_large else 429)
         case _:
             raise NotSent(repeated, 409)
