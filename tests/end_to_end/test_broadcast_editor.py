@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.broadcasts.pictures import SECRET, animation, picture
 from tests.end_to_end.chromium import MARKS, POLICY
@@ -65,7 +65,7 @@ SAFARI = """window.ReadableStream = class extends ReadableStream {
     super(source, ...more);
   }
 };"""
-REFUSED = re.compile("status of 4(03|13|22)")  # the browser's own line about a response that a test asks for
+REFUSED = re.compile("status of 4(03|13|22)|ERR_FAILED")  # the browser's own line about a response that a test asks for, or prevents
 
 pytestmark = MARKS
 
@@ -325,6 +325,24 @@ def test_two_people_are_told_of_each_other_and_lose_nothing(page: Page, daemon: 
     other.evaluate("document.documentElement.dataset.zone = 'Asia/Kolkata'")  # as the list of versions
     assert other.evaluate("time('2026-11-29T10:00:00Z')") == "03:30 PM"
     other.close()
+
+
+def test_a_save_without_an_answer_is_not_taken_for_somebody_elses(page: Page, daemon: Daemon) -> None:
+    broadcast = new_draft(daemon)
+    page.goto(f"/dashboard/broadcasts/{broadcast}/edit?view=html")
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route("**/edit/save", lose, times=1)
+    page.get_by_label("Subject").fill("First")
+    expect(page.locator("#status")).to_contain_text("the server can’t be reached", timeout=15_000)
+    assert call(daemon, "GET", f"/broadcasts/{broadcast}")["subject"] == "First"
+    page.evaluate("look()")
+    page.get_by_label("Subject").fill("Second")
+    saved(page)
+    expect(page.locator("#conflict")).to_be_hidden()
 
 
 def test_whoever_signs_in_again_in_another_tab_can_save(page: Page, daemon: Daemon) -> None:

@@ -106,14 +106,14 @@ class EditorPages:
                 return _json(request, {"errors": wrong.errors}, 422)
             return await self._shown(request, broadcast_id, opened, request.form, wrong.errors)
         if _by_script(request):
-            return _json(request, {"base": saved.base, "overwritten": _view(saved.overwritten)})
+            return _json(request, {"base": saved.base, "overwritten": _view(request, saved.overwritten)})
         return request.redirect(f"{BROADCASTS}/{broadcast_id}/edit", done="saved")
 
     @page(app, f"{EDIT}/state", access="change_audience")
     async def state(self, request: PageRequest, text: str) -> bytes:
         """Names what is stored now, so that the script notices what somebody else saved. Has the token of the session, which can be new."""
         opened = _found(await self.versions.open(request.account_id, request.uuid(text, "broadcast")))
-        return _json(request, {"base": opened.base, "newest": _view(opened.newest), "token": request.token})
+        return _json(request, {"base": opened.base, "newest": _view(request, opened.newest), "token": request.token})
 
     @page(app, f"{EDIT}/versions", access="change_audience")
     async def earlier(self, request: PageRequest, text: str) -> bytes:
@@ -237,5 +237,8 @@ def _json(request: PageRequest, value: object, status: int = 200) -> bytes:
     return request.send(orjson.dumps(value), JSON, status)
 
 
-def _view(listed: Listed | None) -> dict[str, object] | None:
-    return None if listed is None else {"version": listed.version, "author": listed.author, "at": listed.saved_at.isoformat()}
+def _view(request: PageRequest, listed: Listed | None) -> dict[str, object] | None:
+    if listed is None:
+        return None
+    mine = listed.author == request.user_session.email
+    return {"version": listed.version, "author": listed.author, "mine": mine, "at": listed.saved_at.isoformat()}

@@ -11,6 +11,7 @@ const DELAY = 1500, LOOK = 15000;  // milliseconds: from a change to saving it, 
 let editor = null;     // once it is ready, with `read`
 let changes = 0, stored = 0;  // counts changes; `stored` of them were saved
 let timer = 0, running = null;
+let unsure = false;    // a save got no answer, but may have been stored
 
 // In the time zone of the other times on the page, unless this browser does not know it.
 function time(at) {
@@ -82,6 +83,9 @@ function showErrors(errors) {
   }
 }
 
+// Not of a save of this page that got no answer.
+const ofOthers = (saved) => saved && !(unsure && saved.mine);
+
 function warn(saved, mine) {
   const who = saved.author || "The API";
   conflict.textContent = mine
@@ -109,9 +113,11 @@ async function store() {
     stored = counted;
     draft.toggleAttribute("data-unsaved", stored !== changes);
     status.textContent = `Saved at ${time(Date.now())}.`;
-    if (answer.overwritten) warn(answer.overwritten, true);
+    if (ofOthers(answer.overwritten)) warn(answer.overwritten, true);
+    unsure = false;
     return true;
   } catch (error) {
+    unsure ||= error instanceof Unreachable;
     status.textContent = `Not saved: ${error.message} Your changes are still on this page.`;
     if (!(error instanceof TooLong)) timer = setTimeout(save, LOOK);
     return false;
@@ -140,7 +146,7 @@ async function look() {
   try {
     const { ok, answer } = await ask(`${path}/state`);
     const ours = running || draft.elements.base.value !== base; // saved meanwhile: the answer can be older
-    if (ok && !ours && answer.newest && answer.base !== base) warn(answer.newest, false);
+    if (ok && !ours && answer.base !== base && ofOthers(answer.newest)) warn(answer.newest, false);
   } catch { /* the next look or save says so */ }
 }
 

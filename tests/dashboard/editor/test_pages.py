@@ -79,6 +79,8 @@ async def test_what_others_saved_is_kept(pool: Pool) -> None:
     assert [author for _, author, _ in await writer.versions()] == ["ann@example.com", "bob@example.com"]
     state = json.loads((await ann.get(f"{writer.path}/state")).text)
     assert state["base"] == late["base"] != again["base"] and state["newest"]["author"] == "bob@example.com"
+    of_bob = json.loads((await bob.get(f"{writer.path}/state")).text)
+    assert (late["overwritten"]["mine"], state["newest"]["mine"], of_bob["newest"]["mine"]) == (False, False, True)
 
     await Broadcasts(pool, writer.rig.clock).update(writer.account_id, writer.id, {"html": "<p>API</p>"})
     assert "<p>API</p>" in (await writer.open(ann)).text.replace("&lt;", "<").replace("&gt;", ">")
