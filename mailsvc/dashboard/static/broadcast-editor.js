@@ -83,7 +83,7 @@ function showErrors(errors) {
   }
 }
 
-// Not of a save of this page that got no answer.
+// What others saved: not a save of this page that got no answer.
 const ofOthers = (saved) => saved && !(unsure && saved.mine);
 
 function warn(saved, mine) {
