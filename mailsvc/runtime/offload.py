@@ -60,7 +60,7 @@ class Threads:
 
     def _run(self, pool: ThreadPool, work: Callable[[], Any]) -> Deferred[Any]:
         one = [work]
-        return deferToThreadPool(self.reactor, pool, _work, one).addCallback(lambda _: one.pop())
+        return deferToThreadPool(self.reactor, pool, _replace_with_result, one).addCallback(lambda _: one.pop())
 
 
 @attrs.define(eq=False)
@@ -113,7 +113,7 @@ class Offload:
         work, result = self._waiting.popleft()
         one = [work]
         del work
-        _work(one)
+        _replace_with_result(one)
         return result, one
 
     def _deliver(self, done: list[tuple[Deferred[Any], list[Any]]]) -> None:
@@ -126,8 +126,8 @@ class Offload:
         self._start_thread()
 
 
-def _work(one: list[Any]) -> None:
-    """Replace the function in a list of one with its result, or with its Failure, which a Deferred takes like a result.
+def _replace_with_result(one: list[Any]) -> None:
+    """`one` is a list with a function. It gets the result instead, or the Failure, which a Deferred takes like a result.
 
     An error keeps the frames of its thread alive. They refer only to the list, which is empty once the result has been taken from it: if
     they referred to the function or to the Failure, a failed request would stay in memory until the garbage collector finds it.

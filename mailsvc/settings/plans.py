@@ -74,7 +74,7 @@ class Exhausted:
 
     @property
     def message(self) -> str:
-        """The error message. Client libraries know its first sentence, except if the request is too large."""
+        """The error message. Unless the request is too large, it begins with a sentence that client libraries know."""
         if self.too_large:
             allowed = f"your quota allows {self.limit} in a {self.period}. Split it into several requests."
             return f"This request has {self.wanted} recipients, but {allowed}"

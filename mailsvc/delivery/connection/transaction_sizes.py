@@ -6,13 +6,10 @@ connection, or refuse the message, so that nobody gets the mail. Such a host get
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
+from mailsvc.delivery.connection.host_memory import HostMemory
 from mailsvc.delivery.transaction import Transaction
-
-_SMALLER_SECONDS = 3600.0
-_HOSTS = 10_000  # remembered
 
 
 def smaller(recipients: int, replied: int) -> int:
@@ -27,22 +24,13 @@ class TransactionSizes:
     """By host, as this process has learned them."""
 
     def __init__(self, clock: Any) -> None:
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()  # and until when
+        self._most = HostMemory[int](clock)
 
     def failed(self, host: str, recipients: int, replied: int) -> None:
         """A transaction with so many recipients failed when the host had replied to `replied` of them."""
-        most = min(smaller(recipients, replied), self._most(host) or recipients)
-        self._known[host] = most, self._clock.seconds() + _SMALLER_SECONDS
-        self._known.move_to_end(host)
-        while len(self._known) > _HOSTS:
-            self._known.popitem(last=False)
+        self._most.set(host, min(smaller(recipients, replied), self._most.get(host) or recipients))
 
     def rest(self, host: str, transaction: Transaction) -> Transaction | None:
         """Split off what does not go into the next transaction with this host."""
-        most = self._most(host)
+        most = self._most.get(host)
         return None if most is None else transaction.split(transaction.recipients[most:])
-
-    def _most(self, host: str) -> int | None:
-        most, until = self._known.get(host, (None, 0.0))
-        return most if self._clock.seconds() < until else None

@@ -10,8 +10,8 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 
-# How a message is sent: after DATA, with each command after the reply to the one before; after DATA; after BDAT, once the recipients were
-# accepted; after BDAT, together with all commands.
+# How a message is sent: after DATA, one command at a time; after DATA; after BDAT, once the recipients were accepted; after BDAT, together
+# with all commands.
 SendMode = Literal["single", "data", "bdat", "together"]
 _UTF8 = Reply(550, "The server does not support internationalized addresses or headers (SMTPUTF8)", "5.6.7")  # 6531 §3.5
 _EIGHT_BIT = Reply(554, "The server does not support 8-bit messages (8BITMIME)", "5.6.3")  # 6152 §3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -50,23 +51,15 @@ def test_a_bad_chunking_rule_is_refused() -> None:
         shaping.read({"provider": {"big": {"match": [".big.example"], "chunking": 0}}})
 
 
-def test_a_host_that_failed_gets_data_for_an_hour() -> None:
+@pytest.mark.parametrize(("learn", "instead"), [(SendModes.unchunked, "data"), (SendModes.unpipelined, "single")])
+def test_a_host_without_a_working_extension_gets_mail_without_it_for_an_hour(learn: Callable[[SendModes, str], None], instead: str) -> None:
     clock = Clock()
     modes = SendModes(clock, True)
-    modes.unchunked("mx1.example")
-    assert (mode(modes), mode(modes, "mx2.example")) == ("data", "together")
+    learn(modes, "mx1.example")
+    assert (mode(modes), mode(modes, "mx2.example")) == (instead, "together")
     clock.advance(3599)
-    assert mode(modes) == "data"
+    assert mode(modes) == instead
     clock.advance(1)
-    assert mode(modes) == "together"
-
-
-def test_a_host_that_replies_only_to_the_first_of_several_commands_gets_one_at_a_time_for_an_hour() -> None:
-    clock = Clock()
-    modes = SendModes(clock, True)
-    modes.unpipelined("mx1.example")
-    assert (mode(modes), mode(modes, "mx2.example")) == ("single", "together")
-    clock.advance(3600)
     assert mode(modes) == "together"
 
 
