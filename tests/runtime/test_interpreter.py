@@ -10,8 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogEvent, globalLogPublisher
+from twisted.python import log
 
-from mailsvc.runtime.interpreter import GROWTH, GrowthCollector, resident_bytes, tune
+from mailsvc.runtime.interpreter import GROWTH, GrowthCollector, resident_bytes, tune, without_log_context
 
 
 class Frame:
@@ -38,7 +40,7 @@ def test_garbage_is_collected_when_the_process_has_grown() -> None:
 
 
 def test_a_daemon_may_open_as_many_files_as_the_hard_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((gc, "freeze"), (gc, "set_threshold"), (sys, "setswitchinterval")):
+    for module, name in ((gc, "freeze"), (gc, "set_threshold"), (sys, "setswitchinterval"), (log, "callWithLogger")):
         monkeypatch.setattr(module, name, Mock())
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
@@ -47,3 +49,21 @@ def test_a_daemon_may_open_as_many_files_as_the_hard_limit_allows(monkeypatch: p
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_what_an_event_of_a_socket_raises_is_logged() -> None:
+    logged: list[LogEvent] = []
+    globalLogPublisher.addObserver(logged.append)
+    try:
+        assert without_log_context(None, divmod, 7, 2) == (3, 1)
+        assert not logged
+        assert without_log_context(None, divmod, 7, 0) is None
+    finally:
+        globalLogPublisher.removeObserver(logged.append)
+    [event] = logged
+    assert event["failure"].check(ZeroDivisionError)
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        without_log_context(None, Mock(side_effect=KeyboardInterrupt))
