@@ -9,6 +9,7 @@ import attrs
 
 _LINE = 512  # bytes kept of a command
 _REPLY = 1024  # bytes kept of a reply, which may have several lines
+_ESCAPED = {byte: f"\\x{byte:02x}" for byte in range(256) if not 0x20 <= byte < 0x7F}  # all but printable ASCII
 
 
 @attrs.define(eq=False)
@@ -49,12 +50,7 @@ class Transcript:
 
 def _prefixed(entry: tuple[str, bytes]) -> str:
     prefix, data = entry
-    return "\n".join(prefix + _printable(line) for line in data.removesuffix(b"\r\n").split(b"\r\n"))
-
-
-def _printable(line: bytes) -> str:
-    """Printable ASCII; every other byte as \\x.."""
-    text = line.decode("latin-1")
-    if text.isascii() and text.isprintable():  # nearly every line is
-        return text
-    return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in line)
+    text = data.removesuffix(b"\r\n").decode("latin-1")
+    if text.isascii() and text.isprintable():  # nearly every entry is, and has one line
+        return prefix + text
+    return "\n".join([prefix + line.translate(_ESCAPED) for line in text.split("\r\n")])
