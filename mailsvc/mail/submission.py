@@ -29,6 +29,7 @@ _KEY_LIMIT = 256
 _DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: only the last server adds Return-Path
 # 5322 §3.6: at most once, because readers disagree on which one counts.
 _ONCE = {name.lower().encode("ascii"): name for name in ("To", "Cc", "Reply-To", "Subject", "Date", "Sender", "Message-ID")}
+_BULK = {name.encode("ascii"): name for name in bulk.FIELDS}
 _ADDED = (b"date", b"message-id")  # if the message has none, or an empty one
 _UNCOUNTED = frozenset({*KEYS, *_ADDED})  # can differ between two submissions of the same mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
@@ -102,12 +103,13 @@ def read(head: bytes) -> Submitted:
     if len(fields) > FIELDS_LIMIT:
         raise Unfit("content", f"The header has more than {FIELDS_LIMIT} fields.")
     named: dict[bytes, list[bytes]] = {}
-    for _, name, raw in fields:
+    spaced = False  # before the colon of any field
+    for line, name, raw in fields:
         named.setdefault(name.lower(), []).append(raw)
+        spaced = spaced or len(line) > len(name) + len(raw) + 3
     if len(named.get(b"received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
     dropped = _DROPPED | {name for name in _ADDED if name in named and not named[name][0].strip()}
-    spaced = any(_is_spaced(line, name) for line, name, _ in fields)
     for name, found in named.items():
         if len(found) > 1 and name in _ONCE:
             raise Unfit("content", f"The message has more than one {_ONCE[name]} header.")
@@ -122,7 +124,8 @@ def read(head: bytes) -> Submitted:
         head=head,
         kept=head if dropped.isdisjoint(named) and head.endswith(b"\r\n") and not spaced else _without(dropped, fields),
         dated=b"date" in named and b"date" not in dropped,
-        bulk=bulk.is_declared({name: _value(named[name.encode()][0]) for name in bulk.FIELDS if name.encode() in named}),
+        bulk=not named.keys().isdisjoint(_BULK)
+        and bulk.is_declared({name: _value(named[key][0]) for key, name in _BULK.items() if key in named}),
     )
 
 
