@@ -35,10 +35,10 @@ class ByteSource(Protocol):
 def fault(head: bytes, message: ByteSource, start: int) -> str | None:
     """Returns why a message exceeds the limits, or None. `head` is its header block; its body begins at `start`."""
     lower = head.lower()
-    if b"multipart" not in lower and b"message/" not in lower:
+    if lower.find(b"multipart") < 0 and lower.find(b"message/") < 0:  # faster than `in`
         return None
     scan = _Scan(message, start - 2)
-    boundary, messages = scan.inside(head)
+    boundary, messages = scan.inside(head, lower)
     if messages > DEPTH_LIMIT:
         return _TOO_DEEP
     if boundary is None:
@@ -47,16 +47,17 @@ def fault(head: bytes, message: ByteSource, start: int) -> str | None:
     parts = 0
     while (line := scan.delimiter(len(message))) is not None:
         level, closing = scan.delimiters[line]
-        scan.close(level if closing else level + 1)
-        if not scan.stack:
+        if closing and not level:
             return None
+        scan.close(level if closing else level + 1)
         scan.at += 4 + len(line)
         if closing:
             continue
         parts += 1
         if parts > PARTS_LIMIT:
             return f"The message has more than {PARTS_LIMIT} parts."
-        inner, messages = scan.inside(scan.part_header())
+        part = scan.part_header()
+        inner, messages = scan.inside(part, part.lower())
         messages += scan.stack[-1][1]
         if inner is not None:
             scan.open(inner, messages)
@@ -124,17 +125,17 @@ class _Scan:
         self.at = end + 2
         return self.message[begin + 2 : end + 2]
 
-    def inside(self, head: bytes) -> tuple[bytes | None, int]:
+    def inside(self, head: bytes, lower: bytes) -> tuple[bytes | None, int]:
         """Returns the boundary if an entity is a multipart, or a message (in a message …) that is one; and the number of these messages.
 
-        Moves past the headers of the messages.
+        `lower`: `head` in lower case. Moves past the headers of the messages.
         """
-        depth, lower = 0, head.lower()
-        while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(lower):
+        depth = 0
+        while depth <= DEPTH_LIMIT and lower.find(b"message/") >= 0 and _MESSAGE.search(lower):
             depth += 1
             head = self._header()
             lower = head.lower()
-        return (_boundary(head, lower) if b"multipart" in lower else None), depth
+        return (_boundary(head, lower) if lower.find(b"multipart") >= 0 else None), depth
 
 
 @attrs.define
