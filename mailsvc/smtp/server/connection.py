@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -21,12 +22,9 @@ class TimedOut(Exception):
 class ServerConnection(Protocol):
     clock: IReactorTime
     incoming: InputBuffer
+    writable: bool  # whether the client reads its replies
 
-    @property
-    def writable(self) -> bool:
-        """Whether the client reads its replies."""
-
-    async def wait(self, until: float, *, in_body: bool = False) -> None:
+    def wait(self, until: float, *, in_body: bool = False) -> Awaitable[None]:
         """Wait for data, or for the client to read its replies. Raises Disconnected, TimedOut at `until`, or, outside bodies, Hangup."""
 
     def should_yield(self) -> bool:

@@ -59,7 +59,8 @@ class LineReader:
                 raise Hangup(replies.TOO_MANY_COMMANDS)
 
     def _deadline(self) -> float:
-        return min(self.connection.clock.seconds() + self.limits.idle, self.end)
+        until = self.connection.clock.seconds() + self.limits.idle
+        return min(until, self.end) if self.limited else until
 
     def _count(self, line: bytes | Overlong | None) -> None:
         """Count a line, or the part of an overlong one that was discarded so far."""

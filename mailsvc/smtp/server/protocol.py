@@ -72,7 +72,8 @@ class ServerProtocol(TwistedProtocol):
         self._handshake_timer: IDelayedCall | None = None
         self._close_timer: IDelayedCall | None = None
         self._delay: tuple[IDelayedCall, Deferred[None]] | None = None
-        self._data_received = self._reading_paused = self._writing_paused = False
+        self._data_received = self._reading_paused = False
+        self.writable = True
         self._read_closed = self._closing = self._lost = False
         self._in_body = False  # the present wait is for a body
         self._reads_much = False  # at once, because the body is large
@@ -138,10 +139,10 @@ class ServerProtocol(TwistedProtocol):
 
     def pauseProducing(self) -> None:
         """The client does not read its replies: no command is read until it does."""
-        self._writing_paused = True
+        self.writable = False
 
     def resumeProducing(self) -> None:
-        self._writing_paused = False
+        self.writable = True
         self._wake()
 
     def stopProducing(self) -> None:
@@ -149,26 +150,22 @@ class ServerProtocol(TwistedProtocol):
 
     # Called by the conversation (connection.Connection)
 
-    @property
-    def writable(self) -> bool:
-        return not self._writing_paused
-
-    async def wait(self, until: float, *, in_body: bool = False) -> None:
+    def wait(self, until: float, *, in_body: bool = False) -> Deferred[None]:
         if self._stopping is not None and not in_body:
             raise self._stopping
         if self._read_closed:
             raise Disconnected()
-        self.flush()
-        if self._reading_paused and not self._writing_paused:
+        if self._reading_paused and self.writable:
             self._reading_paused = False
             self.transport.resumeProducing()
         self._lines = 0
         self._until, self._in_body = until, in_body
-        if not in_body:
+        if self._reads_much and not in_body:
             self._read_much(False)
         self._set_wait_timer()
-        self._waiting = Deferred()
-        await self._waiting
+        waiting: Deferred[None] = Deferred()
+        self._waiting = waiting
+        return waiting
 
     def should_yield(self) -> bool:
         if self._stopping is not None:
@@ -180,7 +177,6 @@ class ServerProtocol(TwistedProtocol):
 
     async def yield_turn(self) -> None:
         self._lines = 0
-        self.flush()
         turn: Deferred[None] = Deferred()
         self.clock.callLater(0, self._resume, turn, None)
         await turn
@@ -188,7 +184,6 @@ class ServerProtocol(TwistedProtocol):
     async def delay(self, seconds: float) -> None:
         if self._lost:
             return
-        self.flush()
         over: Deferred[None] = Deferred()
         self._delay = self.clock.callLater(seconds, self._end_delay, over), over
         await over
