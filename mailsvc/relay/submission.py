@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import attrs
 
@@ -51,22 +52,17 @@ class Submissions:
             other = submission.other_sender(mail) if caller.domain_id is not None else None
             if other is not None:
                 raise Unfit("from", f"This API key cannot send with an address of another domain in the {other} header.")
-            await self._check(mail, arrived)
+            fault = partial(structure.fault, mail.kept, arrived.data, arrived.start + 2)
+            found = await (self.body_thread or self.in_thread)(fault) if arrived.large else fault()
+            if found is not None:
+                raise Unfit("content", found)
             email = self._email(session, envelope, mail, arrived)
-            key = await self._key(envelope, mail, arrived)
+            key = None if mail.key is None else await self._key(mail.key, envelope, mail.counted, arrived)
             return replies.of_admission(await self.intake.submit(caller, [email], key))
         except Unfit as unfit:
             return replies.of_refusal(unfit)
         except StoreError as error:
             return replies.of_store(error)
-
-    async def _check(self, mail: Submitted, arrived: Arrived) -> None:
-        def fault() -> str | None:
-            return structure.fault(mail.kept, arrived.data, arrived.start + 2)
-
-        found = await (self.body_thread or self.in_thread)(fault) if arrived.large else fault()
-        if found is not None:
-            raise Unfit("content", found)
 
     def _email(self, session: Session, envelope: Envelope, mail: Submitted, arrived: Arrived) -> Incoming:
         now = self.clock()
@@ -99,16 +95,14 @@ class Submissions:
             bulk=mail.bulk,
         )
 
-    async def _key(self, envelope: Envelope, mail: Submitted, arrived: Arrived) -> Key | None:
-        if mail.key is None:
-            return None
+    async def _key(self, key: str, envelope: Envelope, counted: bytes, arrived: Arrived) -> Key:
         parts = [envelope.sender.address, *(recipient.path.address for recipient in envelope.recipients)]
-        digest = submission.fingerprint(parts, mail.counted)
+        digest = submission.fingerprint(parts, counted)
 
         def finish() -> bytes:
             return _digested(digest, arrived)
 
-        return Key(ENDPOINT, mail.key, await (self.body_thread or self.in_thread)(finish) if arrived.large else finish())
+        return Key(ENDPOINT, key, await (self.body_thread or self.in_thread)(finish) if arrived.large else finish())
 
 
 def _digested(digest: hashlib._Hash, arrived: Arrived) -> bytes:

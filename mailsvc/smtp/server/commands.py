@@ -87,7 +87,7 @@ async def mail(state: ConversationState, argument: bytes) -> Reply:
     parameters = mail_parameters(rest)
     if not (parameters.smtputf8 or argument.isascii()):
         return Reply(553, "This sender address requires SMTPUTF8", "5.6.7")
-    if listener.qualified_only and not (sender.null or sender.literal or sender.qualified):
+    if listener.qualified_only and not (sender.qualified or sender.null or sender.literal):
         return Reply(554, "The sender's domain is not fully qualified", "5.1.8")
     if parameters.size is not None and parameters.size > limits.size:  # 1870 §6.1
         return replies.TOO_BIG
@@ -117,7 +117,7 @@ async def rcpt(state: ConversationState, argument: bytes) -> Reply:
         return Reply(501, "The recipient address is empty", "5.1.3")
     if not (envelope.parameters.smtputf8 or argument.isascii()):
         return Reply(553, "This recipient address requires SMTPUTF8", "5.6.7")
-    if listener.qualified_only and path.domain and not (path.literal or path.qualified):
+    if listener.qualified_only and path.domain and not (path.qualified or path.literal):
         return Reply(554, "The recipient's domain is not fully qualified", "5.1.2")
     reply = await state.policy.rcpt(envelope, recipient)
     if reply.positive:

@@ -136,7 +136,7 @@ class Inspection:
         return self._column == 0 and not self._cr
 
     def _find_bad_bytes(self, piece: bytes) -> None:
-        if b"\0" in piece:
+        if 0 in piece:
             self._found.add("nul")
         self._ends.inspect(piece)
         if self._ends.bare_cr:
