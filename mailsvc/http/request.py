@@ -427,6 +427,8 @@ def _public(path: bytes) -> bytes:
     """A path without the token of a tracked link, and without the segments that can contain an address."""
     if path.startswith((b"/c/", b"/o/")):
         return path[:3] + b"*"
+    if ord("@") not in path and ord("%") not in path:
+        return path
     return b"/".join([b"*" if b"@" in segment or b"%" in segment else segment for segment in path.split(b"/")])
 
 

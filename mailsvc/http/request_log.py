@@ -6,7 +6,7 @@ Requests never wait for the log. If the database is too slow, requests are left 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -56,11 +56,12 @@ class Recorder:
             return None
 
     def add(self, entry: NewLog) -> None:
-        if len(self._pending) >= self.most or self._bytes + _size_of(entry) > self.most_bytes:
+        size = _size_of(entry)
+        if len(self._pending) >= self.most or self._bytes + size > self.most_bytes:
             self.dropped += 1
             return
         self._pending.append(entry)
-        self._bytes += _size_of(entry)
+        self._bytes += size
         if self._timer is None and self._writing is None:
             self._timer = self.clock.callLater(self.linger, self._begin)
 
@@ -106,32 +107,33 @@ class Cut:
 
     room: int
 
-    def of(self, value: Any, key: str = "", depth: int = 0, *, in_file: bool = False) -> Any:
+    def of(self, value: Any, key: str = "", depth: int = 0, in_file: bool = False) -> Any:
         self.room -= VALUE + len(key)
         if self.room < 0 or depth > DEPTH_MAX:
             return "…"
         left_out = key in SECRET or (in_file and key in ("content", "data"))
         if isinstance(value, str) and not left_out:
-            return self._text(value)
+            text = _shortened(value)
+            self.room -= len(text)
+            return text
         if value is not None and (left_out or _is_file(value)):
             return f"(omitted: {_size(value)})"
         in_file = in_file or key == "attachments"
         if isinstance(value, dict):
-            return {_shortened(name): self.of(value[name], name, depth + 1, in_file=in_file) for name in self._while_room(value)}
+            members = {}
+            for name, child in value.items():
+                if self.room < 0:
+                    break
+                members[_shortened(name)] = self.of(child, name, depth + 1, in_file)
+            return members
         if isinstance(value, (list, tuple)):
-            return [self.of(child, "", depth + 1, in_file=in_file) for child in self._while_room(value)]
+            items = []
+            for child in value:
+                if self.room < 0:
+                    break
+                items.append(self.of(child, "", depth + 1, in_file))
+            return items
         return value
-
-    def _text(self, text: str) -> str:
-        text = _shortened(text)
-        self.room -= len(text)
-        return text
-
-    def _while_room(self, children: Iterable[Any]) -> Iterator[Any]:
-        for child in children:
-            if self.room < 0:
-                return
-            yield child
 
 
 def _is_file(value: Any) -> bool:
