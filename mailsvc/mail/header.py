@@ -58,6 +58,8 @@ def fold(name: str, tokens: Iterable[str]) -> str:
             line = token
         else:
             line += token
+    if not lines:
+        return line + "\r\n"
     lines.append(line)
     if max(map(len, lines)) > LONGEST_LINE:
         raise HeaderError(f"The header {name} has a word that is too long for a line.")
@@ -82,7 +84,7 @@ def custom(name: str, value: str, *, downgrade: bool = False) -> str:
     """
     value = value.replace("\t", " ").strip(" ")
     if _PRINTABLE.fullmatch(value):
-        return fold(name, _TOKEN.findall(" " + value))
+        return f"{name}: {value}\r\n" if len(value) < LINE - 2 - len(name) else fold(name, _TOKEN.findall(" " + value))
     _refuse_forbidden(name, value)
     if is_address_field(name):
         return fold(name, _address_tokens(name, value, downgrade))
