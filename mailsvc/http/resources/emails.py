@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok, page
@@ -52,7 +53,7 @@ class Emails:
     links: Links
     used: Callable[[UUID], Mapping[Period, int]] = lambda account_id: {}  # how much of its plan an account has used, if known here
 
-    # Sending continues if the client hangs up.
+    # Sending continues if the client hangs up. Both return the Deferred, because awaiting it would cost another coroutine.
 
     @app.route("/emails", methods=["POST"])
     @app.route("/email", methods=["POST"])
@@ -67,8 +68,8 @@ class Emails:
         errors=[409, 413],
         key="sending",
     )
-    async def send(self, request: Request) -> bytes:
-        return await request.detached(self._send(request))
+    def send(self, request: Request) -> Deferred[bytes]:
+        return request.detached(self._send(request))
 
     @app.route("/emails/batch", methods=["POST"])
     @operation(
@@ -80,8 +81,8 @@ class Emails:
         errors=[409, 413],
         key="sending",
     )
-    async def send_batch(self, request: Request) -> bytes:
-        return await request.detached(self._send_batch(request))
+    def send_batch(self, request: Request) -> Deferred[bytes]:
+        return request.detached(self._send_batch(request))
 
     async def _send(self, request: Request) -> bytes:
         key = parameters.idempotency_key(request)
