@@ -58,6 +58,8 @@ SIGNED: dict[bytes, bool] = {
     b"feedback-id": False,
     b"auto-submitted": False,
 }
+_PLACES = {name: place for place, name in enumerate(SIGNED)}
+_TAB = ord("\t")
 _SPACES = re.compile(rb"  +")  # begins with two literal spaces, which are found fast
 _SLICE = 256 * 1024
 _LANES_FROM = 3  # RSA signatures; fewer are made faster one after the other
@@ -139,7 +141,13 @@ def dns_record(algorithm: Algorithm, public: str) -> str:
 
 def relaxed_header(name: bytes, value: bytes) -> bytes:
     """Returns a canonical field with its CRLF (6376 §3.4.2)."""
-    return name.lower() + b":" + _single_spaces(value.replace(b"\r\n", b"")).strip(b" ") + b"\r\n"
+    return _relaxed_fields([(name.lower(), value)])
+
+
+def _relaxed_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Returns canonical fields, from their names in lower case and their values, in which each CRLF is before a space or tab."""
+    folded = b"\r\n".join([name + b":" + value.strip(b" \t\r\n") for name, value in fields])
+    return _single_spaces(folded.replace(b"\r\n ", b" ").replace(b"\r\n\t", b" ")) + b"\r\n"
 
 
 def canonical_body_of(message: bytes, start: int, *, relaxed: bool) -> Iterator[bytes]:
@@ -155,7 +163,7 @@ def _hash(chunks: Iterable[bytes]) -> bytes:
 
 
 def _single_spaces(data: bytes) -> bytes:
-    if b"\t" in data:
+    if _TAB in data:
         data = data.replace(b"\t", b" ")
     return _SPACES.sub(b" ", data) if find(data, b"  ") >= 0 else data
 
@@ -298,21 +306,20 @@ def _opened(message: bytes | Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
 
 def _signed_fields(fields: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[str, bytes]:
     """Returns the h= tag and the canonical fields in its order. Repeated fields are taken from the bottom (6376 §5.4.2)."""
-    present: dict[bytes, list[bytes]] = {}
-    for _, name, raw in fields:
-        present.setdefault(name.lower(), []).append(raw)
-    if b"from" not in present:
+    found = [(name, raw) for _, written, raw in reversed(fields) if (name := written.lower()) in SIGNED]
+    found.sort(key=lambda field: _PLACES[field[0]])
+    names = tuple([name for name, _ in found])
+    if b"from" not in names:
         raise DkimError("A message without From cannot be signed.")  # 6376 §5.4
-    canonical = [relaxed_header(name, raw) for name in SIGNED if name in present for raw in reversed(present[name])]
-    return _names(tuple([len(present.get(name, ())) for name in SIGNED])), b"".join(canonical)
+    return _names(names), _relaxed_fields(found)
 
 
 @lru_cache(maxsize=256)
-def _names(present: Sequence[int]) -> str:
-    """Returns the folded h= tag. `present`: how often each field of SIGNED occurs in the message."""
+def _names(present: tuple[bytes, ...]) -> str:
+    """Returns the folded h= tag. `present`: the names of the fields that are signed, each as often as it occurs in the message."""
     lines, line = [], " h="
-    for (name, oversigned), count in zip(SIGNED.items(), present, strict=True):
-        for _ in range(count + oversigned):
+    for name, oversigned in SIGNED.items():
+        for _ in range(present.count(name) + oversigned):
             if len(line) + len(name) > _WIDTH:
                 lines.append(line)
                 line = " "
