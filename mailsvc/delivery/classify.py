@@ -35,11 +35,14 @@ class Verdict:
     meaning: Meaning | None = None
 
 
+_DELIVERED = Verdict("delivered")
+
+
 def classify(reply: Reply, stage: Stage, host: str = "") -> Verdict:
     """The verdict for the recipients that `reply` is about. `host` sent it."""
     if reply.positive:
         # A 3yz, or a 2yz to DATA, does not answer the command. Only a 2yz to the message delivers.
-        return Verdict("delivered" if stage == "dot" and reply.code < 300 else "deferred")
+        return _DELIVERED if stage == "dot" and reply.code < 300 else Verdict("deferred")
     found = diagnose(reply, host, stage)
     if reply.code == 421:  # 5321 §3.8: the server closes the connection, whatever the command was
         return Verdict("deferred", closing=True, meaning=found.meaning)

@@ -112,9 +112,9 @@ def from_email(email: NewMail, destination: str, lease: int, most: int, body: by
         for number, new in enumerate(email.recipients)
         if new.leased and new.destination == destination
     ]  # fmt: skip
-    for transaction in from_rows(rows, lease, most):
-        transaction.body, transaction.envelope = body, email.envelope
-        yield transaction
+    for start in range(0, len(rows), most):
+        part = tuple(rows[start : start + most])
+        yield Transaction(email.account_id, email.email_id, email.domain_id, lease, email.bulk, part, body, email.envelope)
 
 
 def expired(transaction: Transaction, now: datetime) -> bool:
