@@ -52,12 +52,29 @@ class StoredEnvelope:
         """The stored form, a JSON object of what is set; None if nothing is."""
         if self is EMPTY:
             return None
-        values = {name: getattr(self, name) for name in _NAMES}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value} or None
+        stored: dict[str, object] = {}
+        if self.sender:
+            stored["sender"] = self.sender
+        if self.report:
+            stored["report"] = True
+        if self.smtputf8:
+            stored["smtputf8"] = True
+        if self.utf8_header:
+            stored["utf8_header"] = True
+        if self.ret:
+            stored["ret"] = self.ret
+        if self.envid:
+            stored["envid"] = self.envid
+        if self.notify:
+            stored["notify"] = list(self.notify)
+        if self.orcpt:
+            stored["orcpt"] = list(self.orcpt)
+        if self.trace:
+            stored["trace"] = self.trace
+        return stored or None
 
 
 EMPTY = StoredEnvelope()
-_NAMES = tuple(field.name for field in attrs.fields(StoredEnvelope))
 
 
 def for_header(sender: Mailbox, others: Iterable[Mailbox]) -> StoredEnvelope:

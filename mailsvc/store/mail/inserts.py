@@ -73,7 +73,7 @@ def documents(emails: Iterable[NewEmail], hashes: Hashes | None = None, compress
     rows: list[dict[str, object]] = []
     bodies: list[bytes] = []
     size = 0
-    for email in sorted(emails, key=lambda e: e.email_id):
+    for email in sorted(emails, key=lambda e: e.email_id.int):
         row = _row(email)
         body = _body(email, row, compress)
         length = sum(map(len, body))
@@ -139,8 +139,8 @@ def _row(email: NewEmail) -> dict[str, object]:
         "reply_to": email.reply_to,
         "recipients": [r.address for r in email.recipients],
         "subject": email.subject,
-        "tags": [{"name": name, "value": value} for name, value in email.tags] or None,
-        "headers": dict(email.headers) or None,
+        "tags": [{"name": name, "value": value} for name, value in email.tags] if email.tags else None,
+        "headers": dict(email.headers) if email.headers else None,
         "envelope": email.envelope.stored(),
         "size": len(email.message),
         "bulk": email.bulk,

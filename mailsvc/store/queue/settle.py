@@ -95,7 +95,7 @@ class Settling:
 
     async def _write(self, settlements: list[Settlement]) -> list[frozenset[int]]:
         rows = [row for n, settlement in enumerate(settlements) for row in _rows(n, settlement)]
-        rows.sort(key=lambda row: (row["email_id"], row["recipient"]))
+        rows.sort(key=lambda row: (row["email_id"].int, row["recipient"]))
         emails = [_email_row(n, settlement) for n, settlement in enumerate(settlements)]
         [(some,)] = await self._pool.rows(SETTLE, (document(rows), document(emails)))
         settled: list[set[int]] = [set() for _ in settlements]
@@ -122,10 +122,13 @@ def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
     if settlement.attempt is not None:
         whole |= {"host": settlement.attempt.host, "source": settlement.attempt.source}
     at = settlement.at.timestamp()
-    own = [{"recipient": o.recipient, "event_id": uuid7(at), "fault": int(o.fault)} | _outcome(o.outcome, at) for o in settlement.outcomes]
+    rows = [
+        {**whole, "recipient": o.recipient, "event_id": uuid7(at), "fault": int(o.fault), **_outcome(o.outcome, at)}
+        for o in settlement.outcomes
+    ]
     if (data := _brief(settlement)) is not None:
-        own[0]["data"] = data
-    return [whole | each for each in own]
+        rows[0]["data"] = data
+    return rows
 
 
 def _brief(settlement: Settlement) -> dict[str, object] | None:
@@ -170,8 +173,18 @@ def _class(meaning: Meaning | None) -> dict[str, object]:
 def _email_row(n: int, settlement: Settlement) -> dict[str, object]:
     """The row for the email, once for all recipients of a settlement."""
     row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
-    if settlement.attempt is not None and _brief(settlement) is None:
-        row |= attrs.asdict(settlement.attempt, recurse=False)
+    attempt = settlement.attempt
+    if attempt is not None and _brief(settlement) is None:
+        row |= {
+            "attempt_id": attempt.attempt_id,
+            "host": attempt.host,
+            "address": attempt.address,
+            "tls": attempt.tls,
+            "started_at": attempt.started_at,
+            "seconds": attempt.seconds,
+            "transcript": attempt.transcript,
+            "source": attempt.source,
+        }
     if settlement.signature is not None:
         row["signature"] = settlement.signature.decode("ascii")
     return row
