@@ -7,6 +7,7 @@ What a client sends with MAIL and RCPT: smtp/server/extensions. What goes out wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Literal
 
 import attrs
@@ -52,29 +53,13 @@ class StoredEnvelope:
         """The stored form, a JSON object of what is set; None if nothing is."""
         if self is EMPTY:
             return None
-        stored: dict[str, object] = {}
-        if self.sender:
-            stored["sender"] = self.sender
-        if self.report:
-            stored["report"] = True
-        if self.smtputf8:
-            stored["smtputf8"] = True
-        if self.utf8_header:
-            stored["utf8_header"] = True
-        if self.ret:
-            stored["ret"] = self.ret
-        if self.envid:
-            stored["envid"] = self.envid
-        if self.notify:
-            stored["notify"] = list(self.notify)
-        if self.orcpt:
-            stored["orcpt"] = list(self.orcpt)
-        if self.trace:
-            stored["trace"] = self.trace
-        return stored or None
+        named = zip(_NAMES, _VALUES(self), strict=True)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in named if value} or None
 
 
 EMPTY = StoredEnvelope()
+_NAMES = tuple(field.name for field in attrs.fields(StoredEnvelope))
+_VALUES = attrgetter(*_NAMES)
 
 
 def for_header(sender: Mailbox, others: Iterable[Mailbox]) -> StoredEnvelope:

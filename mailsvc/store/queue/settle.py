@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -54,6 +55,10 @@ class AttemptRecord:
     seconds: float
     transcript: str = attrs.field(repr=False)
     source: str | None = None
+
+
+_ATTEMPT = tuple(field.name for field in attrs.fields(AttemptRecord))
+_VALUES = attrgetter(*_ATTEMPT)
 
 
 @attrs.frozen
@@ -173,18 +178,8 @@ def _class(meaning: Meaning | None) -> dict[str, object]:
 def _email_row(n: int, settlement: Settlement) -> dict[str, object]:
     """The row for the email, once for all recipients of a settlement."""
     row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
-    attempt = settlement.attempt
-    if attempt is not None and _brief(settlement) is None:
-        row |= {
-            "attempt_id": attempt.attempt_id,
-            "host": attempt.host,
-            "address": attempt.address,
-            "tls": attempt.tls,
-            "started_at": attempt.started_at,
-            "seconds": attempt.seconds,
-            "transcript": attempt.transcript,
-            "source": attempt.source,
-        }
+    if settlement.attempt is not None and _brief(settlement) is None:
+        row |= zip(_ATTEMPT, _VALUES(settlement.attempt), strict=True)
     if settlement.signature is not None:
         row["signature"] = settlement.signature.decode("ascii")
     return row
