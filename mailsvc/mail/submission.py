@@ -29,6 +29,7 @@ _KEY_LIMIT = 256
 _DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: only the last server adds Return-Path
 # 5322 §3.6: at most once, because readers disagree on which one counts.
 _ONCE = {name.lower().encode("ascii"): name for name in ("To", "Cc", "Reply-To", "Subject", "Date", "Sender", "Message-ID")}
+_COLON = ord(":")
 _BULK = {name.encode("ascii"): name for name in bulk.FIELDS}
 _ADDED = (b"date", b"message-id")  # if the message has none, or an empty one
 _UNCOUNTED = frozenset({*KEYS, *_ADDED})  # can differ between two submissions of the same mail
@@ -106,7 +107,7 @@ def read(head: bytes) -> Submitted:
     spaced = False  # before the colon of any field
     for line, name, raw in fields:
         named.setdefault(name.lower(), []).append(raw)
-        spaced = spaced or len(line) > len(name) + len(raw) + 3
+        spaced = spaced or line[len(name)] != _COLON
     if len(named.get(b"received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
     dropped = _DROPPED | {name for name in _ADDED if name in named and not named[name][0].strip()}

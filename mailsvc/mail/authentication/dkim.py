@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from typing import Literal
 
 import attrs
@@ -58,7 +59,8 @@ SIGNED: dict[bytes, bool] = {
     b"feedback-id": False,
     b"auto-submitted": False,
 }
-_PLACES = {name: place for place, name in enumerate(SIGNED)}
+_NAMES = tuple(SIGNED)
+_PLACES = {name: place for place, name in enumerate(_NAMES)}
 _TAB = ord("\t")
 _SPACES = re.compile(rb"  +")  # begins with two literal spaces, which are found fast
 _SLICE = 256 * 1024
@@ -306,20 +308,20 @@ def _opened(message: bytes | Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
 
 def _signed_fields(fields: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[str, bytes]:
     """Returns the h= tag and the canonical fields in its order. Repeated fields are taken from the bottom (6376 §5.4.2)."""
-    found = [(name, raw) for _, written, raw in reversed(fields) if (name := written.lower()) in SIGNED]
-    found.sort(key=lambda field: _PLACES[field[0]])
-    names = tuple([name for name, _ in found])
-    if b"from" not in names:
+    found = [(place, raw) for _, name, raw in reversed(fields) if (place := _PLACES.get(name.lower(), -1)) >= 0]
+    found.sort(key=itemgetter(0))
+    places = tuple([place for place, _ in found])
+    if _PLACES[b"from"] not in places:
         raise DkimError("A message without From cannot be signed.")  # 6376 §5.4
-    return _names(names), _relaxed_fields(found)
+    return _names(places), _relaxed_fields([(_NAMES[place], raw) for place, raw in found])
 
 
 @lru_cache(maxsize=256)
-def _names(present: tuple[bytes, ...]) -> str:
-    """Returns the folded h= tag. `present`: the names of the fields that are signed, each as often as it occurs in the message."""
+def _names(present: tuple[int, ...]) -> str:
+    """Returns the folded h= tag. `present`: the places in SIGNED of the fields of the message, each as often as it occurs."""
     lines, line = [], " h="
-    for name, oversigned in SIGNED.items():
-        for _ in range(present.count(name) + oversigned):
+    for place, (name, oversigned) in enumerate(SIGNED.items()):
+        for _ in range(present.count(place) + oversigned):
             if len(line) + len(name) > _WIDTH:
                 lines.append(line)
                 line = " "
