@@ -24,7 +24,7 @@ from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import MessageLoader
 from mailsvc.delivery.process_queue import ProcessQueue
 from mailsvc.delivery.shaping import pooled
-from mailsvc.delivery.transaction import NewMail, Transaction, from_email
+from mailsvc.delivery.transaction import NewMail, from_email
 from mailsvc.store.mail.values import NewEmail
 
 _AHEAD = 250  # emails that are signed before their commit, or less if recipients wait in memory
@@ -105,11 +105,7 @@ class LocalHandoff:
         """They are about to be committed. Sign meanwhile those that are then sent at once, unless mail is waiting anyway."""
         room = max(0, _AHEAD - len(self._leases.held))
         leased = [each for each in emails if any(new.leased for new in each.recipients)]
-        self._loader.sign_ahead([self._first(each) for each in leased[:room]])
-
-    def _first(self, email: NewMail) -> Transaction:
-        destination = next(new.destination for new in email.recipients if new.leased)
-        return next(from_email(email, destination, self._queue.lease, self._limits.recipients_per_message, email.message))
+        self._loader.sign_ahead(leased[:room])
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """After the commit: put leased recipients into their lanes."""

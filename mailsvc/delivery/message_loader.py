@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any, ClassVar, Protocol
 from uuid import UUID
@@ -17,7 +18,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.broadcasts.consent import OnHold
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.memory import MemoryBudget
-from mailsvc.delivery.transaction import Transaction
+from mailsvc.delivery.transaction import NewMail, Transaction
 from mailsvc.semaphore import Semaphore
 from mailsvc.store.mail.accept import Pieces
 from mailsvc.store.mail.envelope import EMPTY, StoredEnvelope
@@ -56,6 +57,17 @@ class Origin:
     region: str | None = None  # which it sends from; None: any
 
 
+class ToSign(Protocol):
+    """What a signature depends on besides the message."""
+
+    @property
+    def email_id(self) -> UUID: ...
+    @property
+    def domain_id(self) -> UUID: ...
+    @property
+    def expires_at(self) -> datetime: ...
+
+
 class Sending(Protocol):
     """The sending domain's part: sending_domain. `origin` and `sign` may raise Gone.
 
@@ -67,7 +79,7 @@ class Sending(Protocol):
 
     async def origin(self, transaction: Transaction) -> Origin: ...
 
-    async def sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes: ...
+    async def sign(self, email: ToSign, body: bytes | Pieces) -> bytes: ...
 
     async def eight_bit(self, body: Pieces) -> bool:
         """Whether a large message has bytes above 127. Runs off the reactor thread."""
@@ -230,16 +242,16 @@ class MessageLoader:
         self._loaded -= size
         self._memory.release(size)
 
-    def sign_ahead(self, transactions: Sequence[Transaction]) -> None:
+    def sign_ahead(self, emails: Sequence[NewMail]) -> None:
         """Begin to sign what will be sent in a moment: small messages, as many as fill batches. Attempts sign the others."""
         small = [
             each
-            for each in transactions
-            if isinstance(each.body, bytes) and len(each.body) <= self._sending.small and each.email_id not in self._signatures
+            for each in emails
+            if isinstance(each.message, bytes) and len(each.message) <= self._sending.small and each.email_id not in self._signatures
         ]
         for each in small[: full(len(small), self._sending.batch)]:
-            assert each.body is not None
-            signing = Deferred.fromCoroutine(self._make(each.email_id, self._sending.sign(each, each.body)))
+            assert each.message is not None
+            signing = Deferred.fromCoroutine(self._make(each.email_id, self._sending.sign(each, each.message)))
             signing.addErrback(lambda _: None)  # the attempt tries again, and reports the error
 
     async def _sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:

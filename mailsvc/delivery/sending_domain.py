@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.delivery.message_loader import Gone, Origin
+from mailsvc.delivery.message_loader import Gone, Origin, ToSign
 from mailsvc.delivery.signing.signer import Signer
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail import return_path
@@ -52,23 +52,23 @@ class SendingDomains:
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
     async def origin(self, transaction: Transaction) -> Origin:
-        domain = await self._domain(transaction)
+        domain = await self._domain(transaction.domain_id)
         number = await self._number(transaction.account_id)
         host, enforced = f"{domain.return_path}.{domain.name}", domain.tls == "enforced"
         return Origin(lambda: return_path.make(host, number, transaction.email_id, self.secrets()[0]), enforced, domain.region)
 
-    async def sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
+    async def sign(self, email: ToSign, body: bytes | Pieces) -> bytes:
         """The DKIM-Signature fields that precede the message, one for each of the domain's keys.
 
         They are always the same: their times are those of the email's acceptance and expiry, and both algorithms are deterministic.
         So two processes, of which each believes that it makes the first attempt, send the same bytes.
         """
-        domain = await self._domain(transaction)
-        stored = await self.domains.signing_keys(transaction.domain_id)
+        domain = await self._domain(email.domain_id)
+        stored = await self.domains.signing_keys(email.domain_id)
         if not stored:
             return b""
-        begins = int(uuid7_seconds(transaction.email_id))
-        ends = int(transaction.recipients[0].expires_at.timestamp()) + dkim.AFTER_EXPIRY
+        begins = int(uuid7_seconds(email.email_id))
+        ends = int(email.expires_at.timestamp()) + dkim.AFTER_EXPIRY
         if domain.reserved:  # a copy of a test email cannot be used to send spam in the domain's name
             ends = begins + dkim.TEST_LIFETIME
 
@@ -86,8 +86,8 @@ class SendingDomains:
     def _with_body(self, work: Callable[[], T]) -> Awaitable[T]:
         return self.body_thread(work)
 
-    async def _domain(self, transaction: Transaction) -> Domain:
-        domain = await self.domains.get(transaction.domain_id)
+    async def _domain(self, domain_id: UUID) -> Domain:
+        domain = await self.domains.get(domain_id)
         if domain is None:
             raise Gone(_GONE)
         if domain.lost is not None:  # its DKIM keys are no longer in DNS

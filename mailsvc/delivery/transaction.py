@@ -77,6 +77,10 @@ class Transaction:
     def destination(self) -> str:
         return self.recipients[0].destination
 
+    @property
+    def expires_at(self) -> datetime:
+        return self.recipients[0].expires_at
+
     def split(self, apart: tuple[Leased, ...]) -> Transaction | None:
         """Move recipients into a transaction of their own. None if there are none."""
         if not apart:

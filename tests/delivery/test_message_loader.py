@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -10,8 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.admission.memory import MemoryBudget
-from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader
-from mailsvc.delivery.transaction import Transaction
+from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, ToSign
 from mailsvc.store.mail.envelope import EMPTY
 from mailsvc.store.mail.messages import StoredPieces
 from mailsvc.store.postgres.errors import Unavailable
@@ -19,6 +19,7 @@ from tests.delivery.admission.test_sharing import transaction
 from tests.delivery.fakes import Sending
 
 SIZE = 40
+MESSAGE = b"x" * SIZE
 
 
 class Messages:
@@ -35,7 +36,7 @@ class Messages:
         waiting: Deferred[None] = Deferred()
         self.reading.append(waiting)
         await waiting
-        return StoredPieces(b"", b"x" * SIZE, EMPTY)
+        return StoredPieces(b"", MESSAGE, EMPTY)
 
 
 class Rig:
@@ -110,18 +111,19 @@ class Ahead:
         self.loader = MessageLoader(self.clock, Messages(), sending, MemoryBudget(10 * SIZE))
         self.loaded: list[LoadedMessage] = []
 
-    async def sign(self, transaction: Transaction, body: Any) -> bytes:
+    async def sign(self, email: ToSign, body: Any) -> bytes:
         waiting: Deferred[bytes] = Deferred()
-        self.signing.append((transaction.email_id.int, waiting))
+        self.signing.append((email.email_id.int, waiting))
         return await waiting
 
-    def email(self, number: int, size: int = SIZE) -> Transaction:
-        found = transaction(number)
-        found.body = b"x" * size
-        return found
+    def sign_ahead(self, *messages: tuple[int, bytes | None]) -> None:
+        emails: Any = [SimpleNamespace(email_id=UUID(int=number), message=message) for number, message in messages]
+        self.loader.sign_ahead(emails)
 
     def load(self, number: int) -> None:
-        Deferred.fromCoroutine(self.loader.load(self.email(number))).addCallback(self.loaded.append)
+        loaded = transaction(number)
+        loaded.body = MESSAGE
+        Deferred.fromCoroutine(self.loader.load(loaded)).addCallback(self.loaded.append)
 
     @property
     def signed(self) -> list[int]:
@@ -130,17 +132,17 @@ class Ahead:
 
 def test_a_signature_made_ahead_is_used() -> None:
     rig = Ahead()
-    rig.loader.sign_ahead([rig.email(1)])
+    rig.sign_ahead((1, MESSAGE))
     rig.signing[0][1].callback(b"made ahead")
     rig.load(1)
-    rig.loader.sign_ahead([rig.email(1)])
+    rig.sign_ahead((1, MESSAGE))
     assert (rig.signed, [each.signature for each in rig.loaded]) == ([1], [b"made ahead"])
     assert rig.loaded[0].new_signature, "it is stored if a recipient has to be retried"
 
 
 def test_attempts_wait_for_a_signature_that_is_being_made_ahead() -> None:
     rig = Ahead()
-    rig.loader.sign_ahead([rig.email(1)])
+    rig.sign_ahead((1, MESSAGE))
     rig.load(1)
     rig.load(1)
     assert (rig.signed, rig.loaded) == ([1], [])
@@ -150,7 +152,7 @@ def test_attempts_wait_for_a_signature_that_is_being_made_ahead() -> None:
 
 def test_if_a_signature_cannot_be_made_ahead_one_attempt_makes_it() -> None:
     rig = Ahead()
-    rig.loader.sign_ahead([rig.email(1)])
+    rig.sign_ahead((1, MESSAGE))
     rig.load(1)
     rig.load(1)
     rig.signing[0][1].errback(Unavailable("The database is restarting."))
@@ -161,12 +163,12 @@ def test_if_a_signature_cannot_be_made_ahead_one_attempt_makes_it() -> None:
 
 def test_only_small_messages_in_memory_are_signed_ahead() -> None:
     rig = Ahead()
-    rig.loader.sign_ahead([rig.email(1), rig.email(2, SIZE + 1), transaction(3)])
+    rig.sign_ahead((1, MESSAGE), (2, MESSAGE + b"x"), (3, None))
     assert rig.signed == [1]
 
 
 @pytest.mark.parametrize(("emails", "signed"), [(0, 0), (4, 0), (5, 5), (8, 8), (12, 8), (13, 13)])
 def test_messages_that_do_not_fill_a_batch_are_not_signed_ahead(emails: int, signed: int) -> None:
     rig = Ahead(batch=8)
-    rig.loader.sign_ahead([rig.email(number) for number in range(emails)])
+    rig.sign_ahead(*((number, MESSAGE) for number in range(emails)))
     assert rig.signed == list(range(signed))
