@@ -185,6 +185,7 @@ class Intake:
     tracking: OutgoingTracking | None = None
     content_filter: ContentFilter | None = None
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by source
+    texts: html_to_text.RecentTexts = attrs.field(factory=html_to_text.RecentTexts, init=False, repr=False)
 
     async def submit(
         self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
@@ -202,13 +203,12 @@ class Intake:
         if refusals and (not permissive or len(refusals) == len(emails)):
             return await self.recall(caller, key) or Rejected(refusals)
         composed: dict[int, _Composed] = {}
-        texts: dict[str, str] = {}
         for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
             if isinstance(domain, Refusal):
                 continue
             if isinstance(email.content, Content):
                 await self.pause()
-            result = await self._compose(email, domain, texts)
+            result = await self._compose(email, domain)
             if isinstance(result, Refusal):
                 refusals[i] = result
             else:
@@ -244,8 +244,7 @@ class Intake:
         assert domain is not None
         return domain
 
-    async def _compose(self, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Composed | Refusal:
-        """`texts` caches the plain text for each HTML version, because the emails of a batch often share it."""
+    async def _compose(self, email: Incoming, domain: Domain) -> _Composed | Refusal:
         now = self.clock()
         received = email.content if isinstance(email.content, AsReceived) else None
         email_id = (received and received.email_id) or uuid7(now)
@@ -260,9 +259,9 @@ class Intake:
         date = email.scheduled_at or created_at
         tracked = email if self.tracking is None else await self.tracking.track(email, domain, email_id, date)
         try:
-            message = await self._message(tracked, message_id, date, texts)
+            message = await self._message(tracked, domain, message_id, date)
             if tracked is not email and policy.size_refusal(len(message), self.limits) is not None:
-                message = await self._message(email, message_id, date, texts)
+                message = await self._message(email, domain, message_id, date)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
         if received is None:  # a received message was checked on arrival; our own lines don't count
@@ -310,7 +309,7 @@ class Intake:
             reservations,
         )
 
-    async def _message(self, email: Incoming, message_id: str, date: datetime, texts: dict[str, str]) -> bytes | Pieces:
+    async def _message(self, email: Incoming, domain: Domain, message_id: str, date: datetime) -> bytes | Pieces:
         content = email.content
         if isinstance(content, AsReceived):
             return content.message
@@ -318,9 +317,7 @@ class Intake:
         def make() -> bytes:
             text = content.text
             if text is None and content.html:
-                text = texts.get(content.html)
-                if text is None:
-                    text = texts[content.html] = html_to_text.text_of(content.html)
+                text = self.texts.text_of(domain.account_id, content.html)
             draft = compose.Draft(
                 sender=email.sender, to=email.to, cc=email.cc, reply_to=email.reply_to, subject=email.subject, date=date,
                 message_id=message_id, html=content.tracked or content.html or None, text=text or None, headers=email.headers,

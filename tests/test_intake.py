@@ -30,6 +30,7 @@ ACCOUNT = UUID(int=1)
 @attrs.frozen
 class Domain:
     name: str
+    account_id: UUID = ACCOUNT
     id: UUID = UUID(int=7)
     region: str = "us-east-1"
     may_send: bool = True

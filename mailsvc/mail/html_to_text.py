@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from html import unescape
 
 from lxml import etree
@@ -36,6 +37,7 @@ _MAX_DEPTH = 256  # nested elements: an end tag takes time for each of them
 LONGEST = 1 << 20  # characters of HTML, inline images not counted: nobody reads the text of more
 _MAX_IMAGES = 1000  # inline images that are left out
 _SLICE = 16 * 1024  # bytes after which these limits are checked
+_KEPT = 2 << 20  # characters of HTML and text
 
 
 def text_of(html: str) -> str:
@@ -55,6 +57,34 @@ def text_of(html: str) -> str:
     if "\n\n\n" in lines:  # a faster search
         lines = _EMPTY_LINES.sub("\n\n", lines)
     return lines.strip("\n")
+
+
+class RecentTexts:
+    """Converts pages, and keeps the last ones with their texts, because many emails with the same page often follow each other.
+
+    Each owner has its own: how long a conversion takes shows whether the page was converted before. Can be used in several threads.
+    """
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._room = kept
+        self._texts: OrderedDict[tuple[Hashable, str], str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def text_of(self, owner: Hashable, html: str) -> str:
+        key = owner, html
+        with self._lock:
+            if key in self._texts:
+                self._texts.move_to_end(key)
+                return self._texts[key]
+        text = text_of(html)
+        with self._lock:
+            if key not in self._texts:
+                self._texts[key] = text
+                self._room -= len(html) + len(text)
+            while self._room < 0:
+                (_, page), dropped = self._texts.popitem(last=False)
+                self._room += len(page) + len(dropped)
+        return text
 
 
 def _without_inline_data(html: str) -> str:

@@ -43,6 +43,7 @@ class Way:
     login: bool = False  # with STARTTLS and AUTH; else in clear, as the server trusts this machine
     reconnect: bool = False
     per_call: int = 0
+    alike: bool = True  # by HTTP: all emails have the same HTML
     emails: int = 2000
     rate: float = 0.0
     to: str = ""
@@ -67,6 +68,7 @@ WAYS = (
     Way("SMTP, STARTTLS and AUTH, 2 reused, 40 MB", 2, 40_000_000, login=True, emails=12),
     Way("POST /emails/batch, 100 a call, 4 clients, 4 KB", 4, per_call=100, emails=4000),
     Way("POST /emails, 32 connections, 4 KB", 32, per_call=1),
+    Way("POST /emails, 32 connections, 4 KB, a page for each", 32, per_call=1, alike=False),
     Way("SMTP, 50 reused, 4 KB, 1,000 destinations", 50, to="customer@d%d.test"),
     Way("SMTP, STARTTLS and AUTH, 10 reused, 4 KB, 50 a second", 10, login=True, rate=50.0, emails=500),
 )
@@ -161,6 +163,7 @@ class Bench:
                 connections=way.sessions,
                 size=way.size,
                 first=0,
+                alike=way.alike,
             ).started_ns
 
         return self._measured(count, roots, go)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail import html_to_text
-from mailsvc.mail.html_to_text import text_of
+from mailsvc.mail.html_to_text import RecentTexts, text_of
 
 
 @pytest.mark.parametrize(
@@ -178,3 +178,22 @@ def test_inline_images_of_forty_megabytes_are_left_out_in_linear_time(unit: str)
     began = time.process_time()
     text_of(unit * (40_000_000 // len(unit)))
     assert time.process_time() - began < 5
+
+
+def test_the_last_pages_of_each_owner_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[str] = []
+    monkeypatch.setattr(html_to_text, "text_of", lambda html: converted.append(html) or html.strip("<>"))
+    texts = RecentTexts(kept=10)  # two pages of three characters, with their texts
+    assert [texts.text_of(1, html) for html in ("<a>", "<b>", "<a>")] == ["a", "b", "a"]
+    assert converted == ["<a>", "<b>"]
+    texts.text_of(1, "<c>")
+    assert (texts.text_of(1, "<a>"), converted) == ("a", ["<a>", "<b>", "<c>"]), "used more recently than the other"
+    texts.text_of(1, "<b>")
+    texts.text_of(2, "<b>")
+    assert converted == ["<a>", "<b>", "<c>", "<b>", "<b>"]
+
+
+def test_a_page_that_is_too_long_is_not_kept() -> None:
+    texts = RecentTexts(kept=10)
+    assert [texts.text_of(1, "<b>too long</b>"), texts.text_of(1, "<b>a")] == ["too long", "a"]
+    assert len(texts._texts) == 1
