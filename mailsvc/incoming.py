@@ -89,10 +89,10 @@ def recipients_of(email: Incoming) -> tuple[str, ...]:
 
 
 def bulk_of(emails: Sequence[Incoming]) -> set[int]:
-    """Which are bulk mail: the header declares it, or many recipients of the batch get the same subject, text and HTML."""
+    """Which are bulk mail: it is known, the header declares it, or many recipients of the batch get the same subject, text and HTML."""
     contents = [(_shown(email), len(recipients_of(email))) for email in emails]
     many = bulk.shared(contents)
-    found = {i for i, email in enumerate(emails) if bulk.is_declared(email.headers)}
+    found = {i for i, email in enumerate(emails) if email.bulk or bulk.is_declared(email.headers)}
     return found | {i for i, (content, _) in enumerate(contents) if content in many} if many else found
 
 

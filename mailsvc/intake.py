@@ -213,8 +213,6 @@ class Intake:
                 refusals[i] = result
             else:
                 composed[i] = result
-        for i in bulk_of(emails) & composed.keys():
-            composed[i] = attrs.evolve(composed[i], email=attrs.evolve(composed[i].email, bulk=True))
         if self.content_filter is not None and (permissive or not refusals):
             known = await self.recall(caller, key)
             if known is not None:
@@ -222,7 +220,8 @@ class Intake:
             refusals |= await self.content_filter.check(_requests(caller, composed))
         if refusals and (not permissive or len(refusals) == len(emails)):
             return await self.recall(caller, key) or Rejected(refusals)
-        ready = {i: self._reserve(caller, each) for i, each in composed.items() if i not in refusals}
+        bulk = bulk_of(emails)
+        ready = {i: self._reserve(caller, each, i in bulk) for i, each in composed.items() if i not in refusals}
         results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
         submission = Submission(caller.account_id, tuple(r.email for r in ready.values()), self._idempotency(key, results), tuple(lines))
         return await self._store(caller, submission, list(ready.values()), results)
@@ -270,11 +269,11 @@ class Intake:
                 return refusal
         return _Composed(email, domain, email_id, created_at, message_id, message)
 
-    def _reserve(self, caller: Caller, composed: _Composed) -> _Ready:
+    def _reserve(self, caller: Caller, composed: _Composed, bulk: bool) -> _Ready:
         email, domain, message = composed.email, composed.domain, composed.message
         addresses = [(address, _domain(address)) for address in recipients_of(email)]
-        pool = self.pool_of(caller.account_id, domain.id, email.bulk)
-        reservations = self._reservations(caller, composed, [name for _, name in addresses], pool)
+        pool = self.pool_of(caller.account_id, domain.id, bulk)
+        reservations = self._reservations(caller, composed, [name for _, name in addresses], pool, bulk)
         recipients = tuple(
             [NewRecipient(address, reservations[name].destination, reservations[name].leased) for address, name in addresses]
         )
@@ -301,7 +300,7 @@ class Intake:
                 message=message,
                 scheduled_at=email.scheduled_at,
                 expires_at=(email.scheduled_at or composed.created_at) + (email.lifetime or self.expiry),
-                bulk=email.bulk,
+                bulk=bulk,
                 lease=next((each.lease for each in reservations.values() if each.leased), None),
                 topic_id=email.topic_id,
                 encrypted=domain.encrypted,
@@ -328,12 +327,12 @@ class Intake:
         heading = len(email.subject) + sum(len(value) for value in email.headers.values())
         return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
-    def _reservations(self, caller: Caller, composed: _Composed, names: Sequence[str], pool: str) -> dict[str, Reservation]:
+    def _reservations(self, caller: Caller, composed: _Composed, names: Sequence[str], pool: str, bulk: bool) -> dict[str, Reservation]:
         """A reservation for each recipient domain. None of a scheduled email is leased, nor of one for which consent is asked later."""
         email, size, region = composed.email, in_memory(composed.message), composed.domain.region
         if email.scheduled_at is not None or email.topic_id is not None:
             return {name: _QueueOnly(name) for name in dict.fromkeys(names)}
-        return {name: self.handoff.reserve(name, size, email.bulk, pool, region, caller.account_id) for name in dict.fromkeys(names)}
+        return {name: self.handoff.reserve(name, size, bulk, pool, region, caller.account_id) for name in dict.fromkeys(names)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         for r in ready:
