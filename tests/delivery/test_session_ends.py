@@ -204,6 +204,27 @@ def test_a_session_that_ends_at_the_second_mail(place: str, how: str, offers: st
     assert host.mails <= 6 or (offers == "chunking" and how in ("garbage", "half a line"))  # it took a message all the same
 
 
+@pytest.mark.parametrize("offers", ["plain", "pipelining"])
+@pytest.mark.parametrize("place", ["MAIL2", "RSET"])
+def test_a_server_that_is_gone_without_a_word_costs_the_next_mail_a_minute_and_no_attempt(place: str, offers: str) -> None:
+    """A hung server, or a firewall that has forgotten the connection."""
+    does: dict[str, Does] = {"EHLO": OFFERS[offers], place: "silence"}
+    if place == "RSET":
+        does |= {"RCPT1": b"550 5.1.1 no such user\r\n", "DATA1": b"503 5.5.1 no recipients\r\n"}
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    host = rig.host("broken.example", ADDRESS, **does)
+    play(rig, 1, hours=0.001)
+    assert len(host.dials) == 1
+    rig.store.add(2, "b@broken.example")
+    rig.delivery.wake()
+    rig.run(59)
+    assert number(2) not in {email for email, _ in rig.store.outcomes}
+    host.script = Script(EHLO=OFFERS[offers])
+    rig.run(2)
+    assert rig.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
+    assert (len(host.dials), rig.store.hold_rows) == (2, {})
+
+
 @pytest.mark.parametrize("place", ["greeting", "EHLO"])
 def test_the_next_host_is_tried_if_a_session_ends_before_a_mail(place: str) -> None:
     rig = WiredRig()

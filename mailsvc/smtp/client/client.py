@@ -166,10 +166,13 @@ class SmtpClient(Handshake):
 
     def _expect_command_reply(self, transaction: Transaction) -> None:
         stage = transaction.stage
-        if stage == "dot":
+        if stage == "dot" or transaction.sent_dot:  # a server may hold its replies back until it has dealt with the message (2920 §3.2)
             self._expect_final_reply(self._command_reply)
-        else:
-            self._expect_in_transaction(self._command_reply, getattr(self._timeouts, stage), _PHASES[stage])
+            return
+        seconds: float = getattr(self._timeouts, stage)
+        if transaction.unanswered:
+            seconds = min(seconds, self._timeouts.reused)
+        self._expect_in_transaction(self._command_reply, seconds, _PHASES[stage])
 
     def _expect_final_reply(self, on_reply: Callable[[Reply], None]) -> None:
         self._on_reply = on_reply

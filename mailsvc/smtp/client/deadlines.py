@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 @attrs.frozen
 class Timeouts:
-    """Seconds. The defaults are the RFC's minimums where it has any."""
+    """Seconds. The defaults are the RFC's minimums where it has any, except for `reused`."""
 
     greeting: float = 300  # 5321 §4.5.3.2.1
     ehlo: float = 300
@@ -18,6 +18,7 @@ class Timeouts:
     login: float = 60
     setup: float = 900  # all of the above together
     mail: float = 300  # 5321 §4.5.3.2.2; also RSET
+    reused: float = 60  # the first reply to a further message: shorter, because the message can then go over a new connection
     rcpt: float = 300  # 5321 §4.5.3.2.3
     data: float = 120  # 5321 §4.5.3.2.4
     block: float = 180  # 5321 §4.5.3.2.5: one slice of the message

@@ -112,6 +112,11 @@ class Transaction:
         """The command that the next reply answers; RSET counts as MAIL."""
         return self._stage_of(self._answered)
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether the connection was used before and has not replied since: its server may be gone."""
+        return self._reused and self._answered == 0
+
     # Replies
 
     def on_reply(self, reply: Reply) -> Step:

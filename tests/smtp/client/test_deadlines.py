@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mailsvc.smtp.client.client import Lost, Timeouts, TlsFailed
-from tests.smtp.fake_server import GREETING, PIPELINING, PLAIN, FakeServer, codes, ready
+from tests.smtp.fake_server import CHUNKING, GREETING, PIPELINING, PLAIN, FakeServer, codes, ready
 
 OK = "250 2.0.0 ok"
 GO = "354 go ahead"
@@ -78,6 +80,44 @@ def test_waiting_for_each_reply(before: list[str], seconds: float, what: str, eh
     assert what in result[0].lost
     assert result[0].sent_dot is (what == "message")
     assert result[0].unpipelined is (ehlo is PIPELINING and what in ("RCPT", "DATA"))
+
+
+@pytest.mark.parametrize("ehlo", [PIPELINING, PLAIN])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_server_that_does_not_answer_a_further_message(ehlo: tuple[str, ...], reset: bool) -> None:
+    server = ready(ehlo=ehlo)
+    server.deliver()
+    refused = ["250 ok", "550 no", "503 no"] if ehlo is PIPELINING else ["250 ok", "550 no"]
+    for line in refused if reset else ["250 ok", "250 ok", GO, OK]:
+        server.reply(line)
+    result = server.deliver()
+    expect_timeout_at(server, 60, result)
+    assert (result[0].stale, result[0].sent_dot, codes(result[0])) == (True, False, [None])
+    assert result[0].lost == "timed out waiting for reply to MAIL"
+
+
+@pytest.mark.parametrize(("before", "seconds", "what"), [(1, 300, "RCPT"), (2, 120, "DATA"), (3, 600, "message")])
+@pytest.mark.parametrize("ehlo", [PIPELINING, PLAIN])
+def test_a_server_that_has_answered_a_further_message_has_the_usual_time(before: int, seconds: float, what: str, ehlo: Any) -> None:
+    server = ready(ehlo=ehlo)
+    server.deliver()
+    for line in ["250 ok", "250 ok", GO, OK]:
+        server.reply(line)
+    result = server.deliver()
+    for line in ["250 ok", "250 ok", GO][:before]:
+        server.advance(59).reply(line)
+    expect_timeout_at(server, seconds, result)
+    assert what in result[0].lost
+
+
+def test_a_further_message_that_was_sent_with_its_commands_has_the_time_of_a_message() -> None:
+    """The server may have it: a new connection is no way out (1047)."""
+    server = ready(ehlo=CHUNKING)
+    server.deliver(chunking=True)
+    server.reply("250 ok", "250 ok", OK)
+    result = server.deliver(chunking=True)
+    expect_timeout_at(server, 600, result)
+    assert (result[0].stale, result[0].sent_dot) == (False, True)
 
 
 def test_a_reply_nine_minutes_after_the_dot_is_accepted() -> None:
