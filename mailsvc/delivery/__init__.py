@@ -26,7 +26,8 @@ Connection. A lane opens connections before it assigns mail to them. `connection
 that the mail belongs to (`connection/pools`), among those that may send now (`connection/source_state`). What TLS a mail
 requires is in `connection/tls_policy`: the sending domain's setting, or MTA-STS (`connection/mta_sts`, `connection/mta_sts_file`).
 DANE takes precedence. `connection/send_modes` chooses between BDAT and DATA, with or without PIPELINING;
-`connection/transaction_sizes` remembers hosts that take few recipients at once; `connection/host_memory` is what both remember in.
+`connection/transaction_sizes` remembers hosts that take few recipients at once, `connection/failed_hosts` those that are tried after the
+others; `connection/host_memory` is what they remember in.
 `connection/tls_counts` counts for TLS reports.
 
 Attempt. `attempt` sends one transaction over one connection. `message_loader` gets the message from memory or the store,

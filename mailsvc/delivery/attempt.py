@@ -142,6 +142,7 @@ class Attempts:
                 return AttemptResult(repeat=True)
             ended = pace.now(self._clock)
             reading = read(result, transaction.recipients, connection.host, self._moment(ended), tls_failed=connection.tls_failed)
+            connection.failed = reading.host_failed
             remaining = transaction.split(reading.left_out)
             settlement = self._settlement(connection, transaction, loaded, result, reading, started, ended)
             await self._settle(transaction, settlement, awaited=connection.awaited)

@@ -29,12 +29,14 @@ _LOCAL = frozenset("!#$%&*+-./=?^_{|}~")  # may come before `bob` in another loc
 class Reading:
     """`trouble`: why the host, rather than the mail, failed; None if it did its work, whatever it replied.
 
-    `left_out`: recipients that did not fit into a transaction that delivered to others. They go into the next one.
+    `left_out`: recipients that did not fit into a transaction that delivered to others. They go into the next one. `host_failed`: another
+    host of the destination may do better.
     """
 
     outcomes: tuple[RecipientOutcome, ...]
     trouble: str | None = None
     left_out: tuple[Leased, ...] = ()
+    host_failed: bool = False
 
     @property
     def retried(self) -> bool:
@@ -56,6 +58,7 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
     outcomes = []
     left_out = []
     trouble = None
+    failed = False
     accepted = result.final is not None and result.final.code < 300
     for number, leased in enumerate(recipients):
         reply, stage = result.recipients[number], result.stages[number]
@@ -68,13 +71,23 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
                 outcome = attrs.evolve(outcome, suppress=False)
             if reply.code == 421:
                 trouble = _reason(host, reply, stage)
+            failed = failed or _is_host_problem(reply, stage, outcome)
         elif result.sent_dot and result.final is None:
             outcome, trouble = _uncertain(leased, host, moment), f"{host} did not answer the message."
+            failed = True
         else:
             trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended').rstrip('.')}."
             outcome = deferred(trouble, leased, moment, meaning=known("network"))
+            failed = True
         outcomes.append(RecipientOutcome(leased.recipient, outcome))
-    return Reading(tuple(outcomes), trouble, tuple(left_out))
+    return Reading(tuple(outcomes), trouble, tuple(left_out), failed and not accepted)
+
+
+def _is_host_problem(reply: Reply, stage: Stage, outcome: Outcome) -> bool:
+    """Whether a temporary refusal is neither about this recipient nor about us, such as a rate limit."""
+    if reply.code != 421 and stage not in ("mail", "data", "dot"):
+        return False
+    return isinstance(outcome, Deferred) and outcome.meaning is not None and outcome.meaning.kind == "system"
 
 
 def deferred(

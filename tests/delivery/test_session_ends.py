@@ -12,7 +12,7 @@ import pytest
 
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
-from tests.delivery.fakes import number
+from tests.delivery.fakes import START, number
 from tests.delivery.wires import Does, Script, WiredRig
 
 OFFERS = {
@@ -234,6 +234,69 @@ def test_the_next_host_is_tried_if_a_session_ends_before_a_mail(place: str) -> N
     assert good.mails == 3
     assert len(bad.dials) <= 3
     assert all(outcomes == [Delivered("250 2.0.0 queued")] for outcomes in rig.store.outcomes.values())
+
+
+@pytest.mark.parametrize("how", ["close", "421", "silence", "451", "garbage"])
+@pytest.mark.parametrize("place", ["MAIL", "DATA", "message"])
+def test_the_next_host_is_tried_after_a_host_failed_during_a_mail(place: str, how: str) -> None:
+    """5321 §5.1: a host that accepts connections only to fail later does not keep mail from the others."""
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    does: dict[str, Does] = {place: (INSTEAD | {"451": b"451 4.3.0 disk full\r\n"})[how]}
+    bad = rig.host("broken.example", ADDRESS, **does)
+    good = rig.host("broken.example", "8.1.0.2", preference=20)
+    play(rig, 1, hours=1.5)
+    outcomes = rig.store.outcomes[number(1), 0]
+    # A host that may have the message gets it twice more.
+    assert len(outcomes) == (4 if isinstance(outcomes[0], Uncertain) else 2)
+    assert isinstance(outcomes[-1], Delivered)
+    assert (good.mails, len(bad.dials)) == (1, len(outcomes) - 1)
+
+
+def test_mail_in_memory_goes_to_the_next_host_after_a_host_failed() -> None:
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    bad = rig.host("broken.example", ADDRESS, MAIL="close")
+    good = rig.host("broken.example", "8.1.0.2", preference=20)
+    play(rig, 5, hours=0.001)
+    assert (len(bad.dials), good.mails) == (1, 4)
+
+
+def test_a_host_that_fails_when_its_turn_comes_again_has_to_wait_for_hours() -> None:
+    rig = WiredRig()
+    first = rig.host("broken.example", ADDRESS, MAIL=INSTEAD["421"])
+    second = rig.host("broken.example", "8.1.0.2", preference=20)
+    rig.start()
+    hours = [0.0, 0.1, 0.2, 0.4, 1.0, 5.0, 5.6, 5.7]
+    for email, hour in enumerate(hours, 1):
+        rig.run(hour * 3600 - (rig.clock.seconds() - START))
+        if hour == 5.0:
+            first.script = Script()
+        rig.store.add(email, "b@broken.example", expires=30 * 86400.0)
+        rig.delivery.wake()
+        rig.run(100)
+    assert [round((at - START) / 3600, 1) for at in first.dials] == [0.0, 0.4, 5.6, 5.7]
+    assert (first.mails, second.mails) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("place", "reply"),
+    [
+        ("RCPT1", b"450 4.7.1 greylisted\r\n"),
+        ("RCPT1", b"451 4.3.0 later\r\n"),
+        ("RCPT1", b"550 5.1.1 no such user\r\n"),
+        ("MAIL1", b"421 4.7.0 too many messages from your IP address\r\n"),
+        ("message1", b"451 4.7.1 your message looks like spam\r\n"),
+    ],
+)
+def test_a_host_that_refuses_a_recipient_or_a_sender_has_not_failed(place: str, reply: bytes) -> None:
+    rig = WiredRig()
+    first = rig.host("broken.example", ADDRESS, **{place: reply})
+    second = rig.host("broken.example", "8.1.0.2", preference=20)
+    play(rig, 1, hours=0.01)
+    first.script = Script()
+    rig.store.add(2, "b@broken.example")
+    rig.delivery.wake()
+    rig.run(60)
+    assert (len(second.dials), first.mails > 0) == (0, True)
 
 
 def test_a_busy_servers_reply_after_ehlo_is_shown() -> None:

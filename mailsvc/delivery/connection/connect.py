@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from mailsvc.bounces.diagnosis import known
 from mailsvc.delivery.classify import classify
+from mailsvc.delivery.connection.failed_hosts import FailedHosts
 from mailsvc.delivery.connection.route import Host, Route
 from mailsvc.delivery.connection.sources import Chosen, Refused, Sources
 from mailsvc.delivery.connection.tls_policy import ANY, ActualTls, ConnectionPreference, DialOptions, Mode, TlsPolicy
@@ -71,8 +72,8 @@ class OpenConnection:
     """A connection of a lane. `sent` counts transactions, `chosen` is our address, `mode` says how TLS was negotiated.
 
     `proven`: the destination accepted mail lately. `awaited`: other mail waited for a connection when the latest mail was begun.
-    `was_idle`: it was kept open while there was no mail for it. `dane`: TLSA records were looked up. `tls_failures`: of the hosts that were
-    tried before.
+    `was_idle`: it was kept open while there was no mail for it. `failed`: the host failed during the latest mail. `dane`: TLSA records were
+    looked up. `tls_failures`: of the hosts that were tried before.
     """
 
     client: SmtpClient
@@ -85,6 +86,7 @@ class OpenConnection:
     proven: bool = False
     awaited: bool = False
     was_idle: bool = False
+    failed: bool = False
     dane: bool = False
     tls_failures: tuple[TlsFailure, ...] = ()
 
@@ -198,6 +200,7 @@ class Connector:
         self._unmet: OrderedDict[tuple[str, TlsPolicy], tuple[float, int, Unreachable]] = OrderedDict()  # until when, failures, why
         self._unmet_seconds = partial(hold_seconds, first=limits.hold_first, longest=limits.hold_longest, random=lambda: 0.5)
         self._unbound: dict[str, float] = {}  # sources that this machine does not have
+        self._failed_hosts = FailedHosts(clock)
         self._first: OrderedDict[str, int] = OrderedDict()  # by destination: the place of the host to try first
 
     def known_failure(self, route: Route, policy: TlsPolicy) -> Unreachable | None:
@@ -230,7 +233,7 @@ class Connector:
         tries = _Tries()
         first = self._first.get(route.destination, 0)
         hosts = route.in_order(self._shuffle, first, _HOSTS)
-        hosts.sort(key=lambda host: host.name != wanted.host)
+        hosts.sort(key=lambda host: (host.name != wanted.host, self._failed_hosts.failed_at(host.name)))
         each = -(-self._most // max(1, len(hosts)))  # a host with many addresses does not use up the tries of the next
         for host in hosts:
             connection = await self._host(route, host, wanted, each, tries)
@@ -339,6 +342,8 @@ class Connector:
 
     def closed(self, route: Route, connection: OpenConnection) -> None:
         """A connection has ended."""
+        if connection.sent:
+            self._failed_hosts.note(connection.host, connection.failed)
         self._sources.give_back(route.destination, connection.chosen, connection.sent)
 
     def may_use(self, route: Route, source: str) -> bool:

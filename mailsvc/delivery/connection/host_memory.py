@@ -1,4 +1,4 @@
-"""What delivery has learned about mail servers, by host: it holds for an hour, and the number of hosts is limited."""
+"""What delivery has learned about mail servers, by host: it holds for a while, and the number of hosts is limited."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _HOSTS = 10_000  # remembered; the oldest are forgotten
 
 
 class HostMemory(Generic[T]):
-    def __init__(self, clock: Any) -> None:
-        self._clock = clock
+    def __init__(self, clock: Any, seconds: float = _SECONDS) -> None:
+        self._clock, self._seconds = clock, seconds
         self._known: OrderedDict[str, tuple[T, float]] = OrderedDict()  # and until when
 
     def get(self, host: str) -> T | None:
@@ -20,7 +20,10 @@ class HostMemory(Generic[T]):
         return known[0] if known is not None and self._clock.seconds() < known[1] else None
 
     def set(self, host: str, value: T) -> None:
-        self._known[host] = value, self._clock.seconds() + _SECONDS
+        self._known[host] = value, self._clock.seconds() + self._seconds
         self._known.move_to_end(host)
         while len(self._known) > _HOSTS:
             self._known.popitem(last=False)
+
+    def forget(self, host: str) -> None:
+        self._known.pop(host, None)

@@ -14,6 +14,7 @@ from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import Tlsa
 
+_SAME_HOST = 2  # attempts after which a host that is silent after the message is no longer preferred
 Mode = Literal["clear", "opportunistic", "encrypted", "verified", "dane"]
 
 
@@ -124,7 +125,7 @@ class ConnectionPreference:
         """After silence the same host, which may recognize the message; after a refusal the same source, which the server knows."""
         host = source = None
         for each in transaction.recipients:
-            if each.status == "uncertain":
+            if each.status == "uncertain" and each.attempts <= _SAME_HOST:
                 host = host or each.host
             source = source or each.source
         return ANY if host is None and source is None else cls(host=host, source=source)
