@@ -185,6 +185,18 @@ async def test_a_session_that_ends_inside_tls_is_recorded_and_not_retried_at_onc
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_server_that_does_not_expect_ehlo_inside_tls_gets_its_mail_without_tls(tmp_path: Any) -> None:
+    site, listener = Site(), Listener().use(Certificate.make(tmp_path))
+    listener.actions[b"EHLO"] = lambda server: server.say("503 5.5.1 once is enough" if server.secured else _OFFERS)
+    served(site, listener)
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    assert isinstance(site.store.last(1), Delivered)
+    assert len(listener.servers) == 2
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_cancelled_dial_does_not_try_the_next_host_or_no_tls() -> None:
     site = Site()
     site.listen("127.0.0.1", script(greeting="silence"))

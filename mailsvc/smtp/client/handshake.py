@@ -20,6 +20,7 @@ from mailsvc.smtp.client.replies import ReplyReader
 from mailsvc.smtp.client.tls import ClientTls, Untrusted, describe, explain, unverified
 
 TlsPolicy = Literal["opportunistic", "required", "none"]
+_NOT_NOW = (500, 501, 502, 503, 504)  # replies to EHLO of servers that expect another command
 
 
 class NotReady(Exception):
@@ -44,7 +45,7 @@ class LoginRefused(GreetingRefused):
 
 
 class TlsFailed(NotReady):
-    """TLS was required and not offered, or its handshake failed. If no policy requires TLS, the host may be tried in clear text."""
+    """TLS was required and not offered, failed, or ended the dialogue. If no policy requires TLS, the host may be tried in clear text."""
 
 
 class Lost(NotReady):
@@ -209,11 +210,18 @@ class Handshake(ClientConnection):
         elif reply.code in (500, 502):  # 5321 §3.2: the server does not know EHLO; any other code is a refusal
             self._send_command(b"HELO " + self._ehlo_name, self._helo_reply, self._timeouts.ehlo, "reply to HELO")
         else:
-            self._session_refused(reply)
+            self._ehlo_refused(reply)
 
     def _helo_reply(self, reply: Reply) -> None:
         if reply.code < 300:
             self._capabilities_known(from_helo(reply))
+        else:
+            self._ehlo_refused(reply)
+
+    def _ehlo_refused(self, reply: Reply) -> None:
+        if self.tls is not None and self._tls_policy == "opportunistic" and reply.code in _NOT_NOW:
+            # It accepted EHLO before, and has to accept it again after the handshake (3207 §4.2).
+            self._refuse(TlsFailed(f"after the handshake, EHLO was refused: {reply}"), polite=True)
         else:
             self._session_refused(reply)
 

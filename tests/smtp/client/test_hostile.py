@@ -189,12 +189,42 @@ def test_starttls_is_not_sent_twice() -> None:
     assert server.received() == b""
 
 
+def inside_tls(policy: str) -> FakeServer:
+    """A server that has accepted TLS, and got EHLO again."""
+    server = FakeServer(tls=policy).reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go")
+    server.handshake().received()
+    return server
+
+
+@pytest.mark.parametrize("policy", ["opportunistic", "required"])
 @pytest.mark.parametrize("reply", ["421 bye", "550 no", "450 no"])
-def test_ehlo_refused_inside_tls(reply: str) -> None:
-    server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go")
-    server.handshake()
-    server.reply(reply)
+def test_ehlo_refused_inside_tls(reply: str, policy: str) -> None:
+    server = inside_tls(policy).reply(reply)
     assert isinstance(server.ready_result[0], GreetingRefused)
+
+
+@pytest.mark.parametrize("replies", [["503 5.5.1 duplicate EHLO"], ["501 no"], ["504 no"], ["500 what?", "503 no"], ["502 no", "502 no"]])
+def test_a_server_that_does_not_expect_ehlo_inside_tls_can_be_tried_without(replies: list[str]) -> None:
+    server = inside_tls("opportunistic")
+    for reply in replies:
+        server.reply(reply)
+    (error,) = server.ready_result
+    assert isinstance(error, TlsFailed) and error.reason.endswith(f"EHLO was refused: {replies[-1]}")
+    assert server.received().endswith(b"QUIT\r\n")
+
+
+@pytest.mark.parametrize("replies", [["503 5.5.1 duplicate EHLO"], ["500 what?", "503 no"]])
+def test_if_tls_is_required_its_reply_counts(replies: list[str]) -> None:
+    server = inside_tls("required")
+    for reply in replies:
+        server.reply(reply)
+    (error,) = server.ready_result
+    assert isinstance(error, GreetingRefused) and error.reply.code == 503
+
+
+def test_helo_is_enough_inside_tls() -> None:
+    server = inside_tls("required").reply("502 5.5.1 what?").reply("250 mx")
+    assert server.client.usable and server.client.tls
 
 
 def test_the_server_closes_during_the_handshake() -> None:
