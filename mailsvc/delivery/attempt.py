@@ -20,7 +20,7 @@ from mailsvc.delivery.attempt_envelope import envelope_of, needs_copy
 from mailsvc.delivery.connection.connect import OpenConnection, TlsFailure, Unreachable
 from mailsvc.delivery.connection.mta_sts import Policies, StillLookedUp
 from mailsvc.delivery.connection.send_modes import SendModes
-from mailsvc.delivery.connection.tls_counts import TlsCounts, result_of
+from mailsvc.delivery.connection.tls_counts import TlsCounts, result_if_trusted
 from mailsvc.delivery.connection.tls_policy import NO_POLICY, TlsPolicy, required_policy
 from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
 from mailsvc.delivery.leases import LeaseBook
@@ -50,9 +50,9 @@ class AttemptResult:
     """How an attempt went, for the lane.
 
     `reusable`: the connection may take another mail. `trouble`: why the host, rather than the mail, failed. `repeat`: nothing was
-    tried, because the connection was already closed, or the mail has to be divided. `unsent`: this process must not send the mail; its
-    lease goes back. `tried`: it says something about the destination. `remaining`: recipients that did not fit into the transaction.
-    `refusals`: replies. `required`: nothing was tried, because the mail needs a connection with this TLS policy.
+    tried, because the connection was already closed, or the mail has to be divided or sent without parameters. `unsent`: this process must
+    not send the mail; its lease goes back. `tried`: it says something about the destination. `remaining`: recipients that did not fit into
+    the transaction. `refusals`: replies. `required`: nothing was tried, because the mail needs a connection with this TLS policy.
     """
 
     reusable: bool = True
@@ -134,12 +134,8 @@ class Attempts:
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(transaction.lease)):
                 return AttemptResult(reusable=False, unsent=True)
             self._learn(connection, transaction, result)
-            if result.stale and (result.unchunked or not (fresh or transaction.repeated)):
-                transaction.repeated = True
-                return AttemptResult(reusable=False, repeat=True)
-            if (accepted := refused_as_too_many(result)) > 0:
-                self.sizes.failed(connection.host, accepted, 0)
-                return AttemptResult(repeat=True)
+            if (again := self._again(connection, transaction, result, fresh)) is not None:
+                return again
             ended = pace.now(self._clock)
             reading = read(result, transaction.recipients, connection.host, self._moment(ended), tls_failed=connection.tls_failed)
             connection.failed = reading.host_failed
@@ -154,6 +150,19 @@ class Attempts:
                 self._loader.unload(loaded)
         tried = any(stage != "ours" for stage in result.stages)  # otherwise nothing reached the server
         return AttemptResult(trouble=reading.trouble, remaining=remaining, refusals=_refusals(result), tried=tried)
+
+    def _again(self, connection: OpenConnection, transaction: Transaction, result: Result, fresh: bool) -> AttemptResult | None:
+        """Whether to send it again at once, because what happened says nothing about the recipients."""
+        if result.stale and (result.unchunked or not (fresh or transaction.repeated)):
+            transaction.repeated = True
+            return AttemptResult(reusable=False, repeat=True)
+        if result.parameters_refused and not transaction.plain:
+            transaction.plain = True
+            return AttemptResult(repeat=True)
+        if (accepted := refused_as_too_many(result)) > 0:
+            self.sizes.failed(connection.host, accepted, 0)
+            return AttemptResult(repeat=True)
+        return None
 
     async def _origin(self, transaction: Transaction, started: datetime) -> Origin | None:
         """What the sending domain says. None if this process has nothing to send: the mail has expired, or its domain has moved."""
@@ -271,7 +280,7 @@ class Attempts:
         result = "success" if connection.client.tls is not None else "starttls-not-supported"
         for domain, _ in policy.policies:
             self.tls_counts.count(domain, "sts", connection.host, result)
-        trusted = _result_if_trusted(connection) if policy.testing else ""
+        trusted = result_if_trusted(connection) if policy.testing else ""
         for domain, tested in policy.testing:  # as if it were enforced (8461 §5)
             named = tested.allows(connection.host) or trusted == "starttls-not-supported"
             self.tls_counts.count(domain, "sts", connection.host, trusted if named else "validation-failure")
@@ -287,6 +296,8 @@ class Attempts:
                 self.tls_counts.count(domain_of(transaction.recipients[0].address), "tlsa", failure.host, failure.result)
 
     def _send(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
+        if transaction.plain:
+            connection.client.leave_out_parameters()
         if loaded.eight_bit and needs_copy(connection.client.capabilities, loaded.envelope):
             return self._send_copy(connection, transaction, origin, loaded)
         return self._transmit(connection, transaction, origin, loaded)
@@ -406,14 +417,6 @@ def _settlement(
 ) -> Settlement:
     of = transaction
     return Settlement(of.account_id, of.email_id, of.domain_id, of.lease, at, outcomes, record, signature, passed_on, brief)
-
-
-def _result_if_trusted(connection: OpenConnection) -> str:
-    """The result of a session, as TLS reports call it, if the server's certificate had to be trusted."""
-    if connection.client.tls is None:
-        return "starttls-not-supported"
-    fault = None if connection.mode == "verified" else connection.client.certificate_fault()
-    return "success" if fault is None else result_of(fault)
 
 
 def _refusals(result: Result) -> tuple[Reply, ...]:

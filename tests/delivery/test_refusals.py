@@ -51,6 +51,42 @@ def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, eh
         assert (AGAIN in outcome.reason) is (kind is Later)
 
 
+@pytest.mark.parametrize("after", [(), ("close",)])
+@pytest.mark.parametrize("reply", [b"555 5.5.4 Unsupported option: SIZE\r\n", b"501 Syntax error in parameters\r\n", b"504 no\r\n"])
+@pytest.mark.parametrize("ehlo", [b"250-mx\r\n250-PIPELINING\r\n250-SIZE\r\n250 CHUNKING\r\n", b"250-mx\r\n250 SIZE\r\n"])
+def test_a_server_that_refuses_the_parameters_that_it_offers_gets_mail_without(ehlo: bytes, reply: bytes, after: tuple[str, ...]) -> None:
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    host = rig.host("x.example", "8.1.0.1", EHLO=ehlo, **{"MAIL with parameters": (reply, *after)})
+    keys = [rig.store.add(number, "bob@x.example") for number in (1, 2)]
+    rig.start()
+    rig.run(1)
+    assert [rig.store.outcomes[key] for key in keys] == [[Delivered("250 2.0.0 queued")]] * 2
+    assert host.mails == 2
+    assert len(host.dials) == (2 if after else 1)
+
+
+def test_a_message_in_eight_bits_is_sent_in_seven_if_the_server_refuses_the_parameter_for_it() -> None:
+    rig = WiredRig()
+    host = rig.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 8BITMIME\r\n", **{"MAIL with parameters": b"501 what is BODY?\r\n"})
+    key = rig.store.add(1, "bob@x.example")
+    rig.store.bodies[number(1)] = "Subject: x\r\n\r\ngrüß\r\n".encode()
+    rig.start()
+    rig.run(1)
+    assert rig.store.outcomes[key] == [Delivered("250 2.0.0 queued")]
+    assert host.mails == 1
+
+
+def test_a_sender_that_is_refused_with_and_without_parameters_bounces() -> None:
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    host = rig.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 SIZE\r\n", MAIL=(b"501 Syntax error\r\n", "close"))
+    key = rig.store.add(1, "bob@x.example")
+    rig.start()
+    rig.run(60)
+    (outcome,) = rig.store.outcomes[key]
+    assert isinstance(outcome, Bounced) and "501 Syntax error" in outcome.reply
+    assert len(host.dials) == 2
+
+
 @pytest.mark.parametrize("starttls", ["close", b"454 4.7.0 TLS not available\r\n"])
 def test_a_server_that_requires_tls_after_tls_failed_is_retried(starttls: str | bytes) -> None:
     rig = WiredRig()

@@ -20,7 +20,10 @@ Does = bytes | str | tuple[bytes | str, ...]
 
 
 class Script:
-    """What a server does at each place: `greeting`, each command in upper case, `message`. `else` is for other commands."""
+    """What a server does at each place: `greeting`, each command in upper case, `message`. `else` is for other commands.
+
+    `MAIL with parameters` and the like are for these.
+    """
 
     def __init__(self, **does: Does) -> None:
         self.does: dict[str, Does] = {
@@ -75,7 +78,8 @@ class Session:
         if verb == "BDAT":
             self._chunk = int(line.split(b" ")[1])
             return True
-        answer = self._do(verb)
+        loaded = f"{verb} with parameters"
+        answer = self._do(loaded if loaded in self.script.does and not line.endswith(b">") else verb)
         self._message = verb == "DATA" and answer.startswith(b"354")
         return True
 

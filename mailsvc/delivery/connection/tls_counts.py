@@ -9,6 +9,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.connection.connect import OpenConnection
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.store.queue.tls import TlsRecords
@@ -61,3 +62,11 @@ class TlsCounts:
 def result_of(reason: str) -> str:
     """The type of a failure of TLS."""
     return next((result for part, result in _RESULTS if part in reason), "validation-failure")
+
+
+def result_if_trusted(connection: OpenConnection) -> str:
+    """The result of a session, as TLS reports call it, if the server's certificate had to be trusted."""
+    if connection.client.tls is None:
+        return "starttls-not-supported"
+    fault = None if connection.mode == "verified" else connection.client.certificate_fault()
+    return "success" if fault is None else result_of(fault)

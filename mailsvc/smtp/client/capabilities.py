@@ -28,6 +28,10 @@ class Capabilities:
     rcpt_max: int = 0  # RFC 9422: recipients per transaction; 0: not announced
     mail_max: int = 0  # RFC 9422: transactions per connection; 0: not announced
 
+    def without_parameters(self) -> Capabilities:
+        """Without the extensions that a message does not need, so that MAIL and RCPT have only the parameters that it does need."""
+        return attrs.evolve(self, size=False, eight_bit=False, dsn=False)
+
 
 def from_ehlo(reply: Reply) -> Capabilities:
     """The first line is the greeting; each other line is a keyword, in any case, and its parameters."""

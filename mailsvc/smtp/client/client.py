@@ -126,6 +126,11 @@ class SmtpClient(Handshake):
         self._send_commands(transaction)
         return result
 
+    def leave_out_parameters(self) -> None:
+        """Send no optional parameters from now on."""
+        if self.capabilities is not None:
+            self.capabilities = self.capabilities.without_parameters()
+
     def quit(self) -> Deferred[None]:
         """Send QUIT and close the connection, after at most `timeouts.quit` seconds. Fires when the connection is closed."""
         closed = self.when_closed()

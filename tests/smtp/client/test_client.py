@@ -190,6 +190,38 @@ def test_an_8_bit_message_requires_8bitmime() -> None:
     assert server.received().startswith(b"MAIL FROM:<b@example.net> BODY=8BITMIME\r\n")
 
 
+@pytest.mark.parametrize(
+    ("reply", "envelope", "refused"),
+    [
+        ("555 5.5.4 Unsupported option: SIZE=100", {"size": 100}, True),
+        ("501 Syntax error in parameters", {"eight_bit": True}, True),
+        ("504 no", {"size": 100}, True),
+        ("504 no", {"ret": "HDRS"}, True),
+        ("501 Syntax error", {}, False),
+        ("501 5.1.7 Bad sender address syntax", {"size": 100}, False),
+        ("550 5.7.1 not from you", {"size": 100}, False),
+        ("451 4.3.0 later", {"size": 100}, False),
+        ("555 5.5.4 SMTPUTF8?", {"size": 100, "smtputf8": True}, False),
+    ],
+)
+def test_a_refusal_of_mail_that_may_be_about_its_parameters(reply: str, envelope: dict, refused: bool) -> None:
+    server = ready(ehlo=("250-mx", "250-SIZE", "250-8BITMIME", "250-DSN", "250-SMTPUTF8", "250 PIPELINING"))
+    result = server.deliver(**envelope)
+    server.reply(reply, "503 no", "503 no")
+    assert result[0].parameters_refused is refused
+    assert codes(result[0]) == [int(reply[:3])]
+
+
+def test_parameters_can_be_left_out() -> None:
+    server = ready(ehlo=("250-mx", "250-SIZE 5000", "250-8BITMIME", "250-DSN", "250-SMTPUTF8", "250 PIPELINING"))
+    server.client.leave_out_parameters()
+    result = server.deliver(size=100, ret="HDRS", notify=("NEVER",))
+    assert server.received() == b"MAIL FROM:<b@example.net>\r\nRCPT TO:<to@example.org>\r\nDATA\r\n"
+    server.reply("555 no", "503 no", "503 no")
+    assert not result[0].parameters_refused
+    assert codes(server.deliver(size=5001)[0]) == [552], "its limit still holds"
+
+
 def test_a_bad_sender_is_not_sent() -> None:
     server = ready()
     (result,) = server.deliver(sender="b@example.net>\r\nRCPT TO:<x")
