@@ -20,7 +20,7 @@ GROUP = 16384
 
 # Replies to BDAT of servers that announce CHUNKING without supporting it. If such a reply is about the message, DATA will get it too.
 _UNKNOWN = (500, 501, 502, 503, 504)
-# Replies to MAIL that may be about its parameters, also of a server that announces them (5321 §4.1.1.11).
+# Replies to MAIL and RCPT that may be about their parameters, also of a server that announces them (5321 §4.1.1.11).
 _PARAMETERS = (501, 504, 555)
 _ACCEPTED_ANYWAY = "the server refused MAIL but accepted recipients"
 
@@ -43,7 +43,7 @@ class Result:
     stale: bool = False  # nothing was attempted: a reused connection ended before any recipient, or announced BDAT is not supported
     unchunked: bool = False  # BDAT is not supported or got no reply: use DATA with this host
     unpipelined: bool = False  # the server replied in time only to the first of several commands that were sent together
-    parameters_refused: bool = False  # MAIL may have been refused because of parameters that can be left out
+    parameters_refused: bool = False  # nobody was accepted, perhaps because of parameters of MAIL or RCPT that can be left out
     cut_after: int | None = None  # the session ended after so many replies to RCPT, before all recipients had one
     transcript: str = ""
 
@@ -227,17 +227,21 @@ class Transaction:
             stale=(self._bdat_unknown and None in self._verdicts) or stale_connection,
             unpipelined=self.timed_out and self._group_start < self._answered < self._written and self.stage != "dot",
             unchunked=self.chunked and (self._bdat_unknown or no_final_reply),
-            parameters_refused=self.sender is not None and self.sender.code in _PARAMETERS and self._has_optional_parameters(self.sender),
+            parameters_refused=self._parameters_refused(),
             cut_after=self._replied if cut else None,
             transcript=transcript,
         )
 
     # Internals
 
-    def _has_optional_parameters(self, refusal: Reply) -> bool:
-        """Whether MAIL has parameters that can be left out, and the refusal is not about something else, such as the sender."""
-        command = self._commands[self._mail_at]
-        return not command.endswith(b">\r\n") and b" SMTPUTF8" not in command and (refusal.enhanced or "5.5.4").startswith("5.5.")
+    def _parameters_refused(self) -> bool:
+        """Whether MAIL, or RCPT for every recipient, may have been refused because of parameters that can be left out."""
+        if self.sender is None or (self._sender_accepted and self._accepted) or b" SMTPUTF8" in self._commands[self._mail_at]:
+            return False
+        if not self.sender.positive:
+            return _may_be_about_parameters(self.sender, self._commands[self._mail_at])
+        replies = [self._verdicts[number] for number in self._tried]
+        return all(map(_may_be_about_parameters, replies, self._commands[self._mail_at + 1 :]))
 
     def _next(self) -> Step:
         if self._answered < self._written:
@@ -341,3 +345,10 @@ class Transaction:
     def _decide(self, number: int, reply: Reply, stage: Stage) -> None:
         self._verdicts[number] = reply
         self._stages[number] = stage
+
+
+def _may_be_about_parameters(reply: Reply | None, command: bytes) -> bool:
+    """Not if its enhanced code says that it is about the address or a policy, or if the command has no parameters."""
+    if reply is None or reply.code not in _PARAMETERS or command.endswith(b">\r\n"):
+        return False
+    return reply.enhanced is None or reply.enhanced.startswith("5.5.")

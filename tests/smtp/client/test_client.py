@@ -212,6 +212,26 @@ def test_a_refusal_of_mail_that_may_be_about_its_parameters(reply: str, envelope
     assert codes(result[0]) == [int(reply[:3])]
 
 
+@pytest.mark.parametrize(
+    ("replies", "envelope", "refused"),
+    [
+        (["501 what is NOTIFY?", "555 5.5.4 no"], {"notify": ("NEVER", "NEVER")}, True),
+        (["501 what is NOTIFY?", "555 5.5.4 no"], {"originals": ("rfc822;a@x.example", "rfc822;a@x.example")}, True),
+        (["501 what is NOTIFY?", "250 ok"], {"notify": ("NEVER", "NEVER")}, False),
+        (["501 what is NOTIFY?", "550 5.1.1 no"], {"notify": ("NEVER", "NEVER")}, False),
+        (["501 5.1.3 bad address", "501 5.1.3 bad address"], {"notify": ("NEVER", "NEVER")}, False),
+        (["501 bad address", "501 bad address"], {}, False),
+    ],
+)
+def test_refusals_of_all_recipients_that_may_be_about_parameters(replies: list[str], envelope: dict, refused: bool) -> None:
+    server = ready(ehlo=("250-mx", "250-DSN", "250 PIPELINING"))
+    result = server.deliver("a@example.org", "b@example.org", **envelope)
+    server.reply("250 ok", *replies, "354 go" if "250 ok" in replies else "503 no")
+    if not result:
+        server.reply(OK)
+    assert result[0].parameters_refused is refused
+
+
 def test_parameters_can_be_left_out() -> None:
     server = ready(ehlo=("250-mx", "250-SIZE 5000", "250-8BITMIME", "250-DSN", "250-SMTPUTF8", "250 PIPELINING"))
     server.client.leave_out_parameters()
