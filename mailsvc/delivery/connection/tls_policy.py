@@ -122,7 +122,7 @@ class ConnectionPreference:
 
     @classmethod
     def of(cls, transaction: Transaction) -> ConnectionPreference:
-        """After silence the same host, which may recognize the message; after a refusal the same source, which the server knows."""
+        """After silence the same host twice: it may recognize the message. After a refusal the same source, which the server knows."""
         host = source = None
         for each in transaction.recipients:
             if each.status == "uncertain" and each.attempts <= _SAME_HOST:
