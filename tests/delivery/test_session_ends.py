@@ -260,6 +260,32 @@ def test_mail_in_memory_goes_to_the_next_host_after_a_host_failed() -> None:
     assert (len(bad.dials), good.mails) == (1, 4)
 
 
+@pytest.mark.parametrize("place", ["greeting", "EHLO"])
+def test_only_one_mail_waits_for_a_host_that_accepts_connections_and_says_nothing(place: str) -> None:
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    bad = rig.host("broken.example", ADDRESS, **{place: "silence"})
+    good = rig.host("broken.example", "8.1.0.2", preference=20)
+    play(rig, 1, hours=0.1)
+    assert (good.mails, len(bad.dials)) == (1, 1)
+    for email in (2, 3):
+        rig.store.add(email, "b@broken.example")
+        rig.delivery.wake()
+        rig.run(60)
+    assert (good.mails, len(bad.dials)) == (3, 1)
+
+
+def test_a_host_that_refuses_connections_stays_the_first_choice() -> None:
+    rig = WiredRig(connections_initial=1, connections_max=1)
+    first = rig.host("broken.example", ADDRESS, greeting=b"421 4.3.2 busy\r\n")
+    second = rig.host("broken.example", "8.1.0.2", preference=20)
+    play(rig, 1, hours=0.01)
+    first.script = Script()
+    rig.store.add(2, "b@broken.example")
+    rig.delivery.wake()
+    rig.run(60)
+    assert (first.mails, second.mails) == (1, 1)
+
+
 def test_a_host_that_fails_when_its_turn_comes_again_has_to_wait_for_hours() -> None:
     rig = WiredRig()
     first = rig.host("broken.example", ADDRESS, MAIL=INSTEAD["421"])

@@ -310,6 +310,7 @@ class Connector:
                 return None  # mail that waits for a source is not sent from an address that the system chooses
             ourselves = route.operator or refusal(address) is not None  # the operator allows it
             opened: OpenConnection | None = None
+            began = self._clock.seconds()
             try:
                 opened = await self._open(route, host, address, attrs.evolve(options, source=chosen.source, ourselves=ourselves))
                 opened.chosen = chosen
@@ -323,6 +324,7 @@ class Connector:
             finally:
                 if opened is None:
                     self._sources.give_back(route.destination, chosen, 0)
+                    self._failed_hosts.waited(host.name, began)
 
     def _failed(self, route: Route, host: Host, address: str, options: DialOptions, error: CannotConnect, tries: _Tries) -> None:
         by_dane = error.tls and options.mode in ("dane", "encrypted") and not route.operator

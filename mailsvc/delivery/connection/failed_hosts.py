@@ -1,6 +1,6 @@
-"""Mail servers that accept a connection but fail during a mail: the other hosts of the destination are tried before them (RFC 5321 §5.1).
+"""Mail servers that fail during a mail, or that mail waits for in vain: other hosts of the destination come before them (RFC 5321 §5.1).
 
-A host that cannot be connected to is not remembered here, because the next one is tried at once (connect).
+A host that refuses the connection is not remembered here, because the next one is tried at once (connect).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from mailsvc.delivery.connection.host_memory import HostMemory
 
 _FIRST = 1200.0  # seconds after a failure: longer than the first pauses between attempts
 _AGAIN = 18_000.0  # seconds after a host failed when its turn came again: longer than the longest pause between attempts
+_LONG = 10.0  # seconds without a session: a timeout rather than a refusal
 
 
 @attrs.frozen
@@ -37,6 +38,11 @@ class FailedHosts:
             self._failures.set(host, _Failure(now, again))
         elif known is not None:
             self._failures.forget(host)
+
+    def waited(self, host: str, since: float) -> None:
+        """There is no session with it, after an attempt that began at `since`."""
+        if self._clock.seconds() - since >= _LONG:
+            self.note(host, failed=True)
 
     def failed_at(self, host: str) -> float:
         """When it failed, in the clock's seconds; 0: not lately. The host with the smallest value is the best one to try."""
