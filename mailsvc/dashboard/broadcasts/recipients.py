@@ -46,11 +46,7 @@ class RecipientPages:
         kind = cast(Kind, request.query("type")) if request.query("type") in get_args(Kind) else "sent"
         sought = request.query("q")[:254]
         after = request.uuid(request.query("after")) if request.query("after") else None
-        if sought:
-            rows, last = await self.stored.search(found.account_id, found.id, kind, Page(PAGE, after), searched(sought))
-        else:
-            rows, more = await self.stored.list(found.account_id, found.id, kind, Page(PAGE, after))
-            last = rows[-1].contact_id if more else None
+        rows, last = await self.stored.list(found.account_id, found.id, kind, Page(PAGE, after), email=searched(sought))
         path, query = f"{BROADCASTS}/{found.id}/recipients", {"type": kind, "q": sought}
         older = f"{path}?{urlencode({**query, 'after': str(last)})}" if last else None
         return request.render(

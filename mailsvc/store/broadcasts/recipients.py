@@ -39,28 +39,25 @@ _ROW = f"""r.contact_id, c.id AS present, {_EMAIL} AS email,
 _CONTACT = "LEFT JOIN contacts c ON c.account_id = r.account_id AND c.id = r.contact_id"
 _OF_BROADCAST = "r.account_id = %(account_id)s AND r.broadcast_id = %(broadcast_id)s"
 _OF_TYPE = "(%(bounce_type)s::text IS NULL OR bounce_type = %(bounce_type)s)"
-_LIST = f"""
-SELECT * FROM (
-    SELECT {_ROW} FROM broadcast_recipients r {_CONTACT} WHERE {_OF_BROADCAST} AND {{which}}
-) x
-WHERE {_OF_TYPE} AND {{edge}} ORDER BY contact_id {{order}} LIMIT %(limit)s
-"""
 # The contact with exactly this address, if it got the broadcast.
 _WHOLE = """
 SELECT c.id FROM contacts c JOIN broadcast_recipients r ON r.account_id = c.account_id AND r.broadcast_id = %s AND r.contact_id = c.id
 WHERE c.account_id = %s AND c.address = %s
 """
-# It ends with the page, or after so many recipients, whatever matches. `last`: the last of those.
+_CONTAINS = f"strpos(lower({_EMAIL}), lower(%(email)s)) > 0"
+# It ends with the page, or after so many recipients, whatever matches. `last`: the last of those, if the page is not full.
 _CANDIDATES = f"FROM broadcast_recipients r WHERE {_OF_BROADCAST} AND {{candidates}} AND {{edge}} ORDER BY contact_id {{order}}"
-_SEARCH = f"""
-SELECT hits.*, searched.last FROM (SELECT (SELECT contact_id {_CANDIDATES} OFFSET %(searched)s - 1 LIMIT 1) AS last) searched
-LEFT JOIN (
+_LIST = f"""
+WITH hits AS MATERIALIZED (
     SELECT * FROM (
-        SELECT {_ROW} FROM (SELECT account_id, contact_id, email_id, marks {_CANDIDATES} LIMIT %(searched)s) r {_CONTACT}
-        WHERE strpos(lower({_EMAIL}), lower(%(email)s)) > 0 AND {{which}}
+        SELECT {_ROW} FROM (SELECT account_id, contact_id, email_id, marks {_CANDIDATES} LIMIT %(most)s) r {_CONTACT} WHERE {{which}}
     ) x
     WHERE {_OF_TYPE} ORDER BY contact_id {{order}} LIMIT %(limit)s
-) hits ON true ORDER BY contact_id {{order}}
+)
+SELECT hits.*, searched.last FROM (
+    SELECT CASE WHEN (SELECT count(*) FROM hits) < %(limit)s THEN (SELECT contact_id {_CANDIDATES} OFFSET %(most)s - 1 LIMIT 1) END AS last
+) searched
+LEFT JOIN hits ON true ORDER BY contact_id {{order}}
 """
 # Once for each recipient.
 UNSUBSCRIBED = f"""
@@ -140,43 +137,37 @@ class Received:
 
 @attrs.define(eq=False)
 class Recipients:
-    """`searched`: recipients that a search reads for one page."""
+    """How many recipients are read for one page: `marked` if their row is enough, `searched` if their address is compared as well,
+    `looked_up` if an event of each is.
+    """
 
     pool: Pool
+    marked: int = 100_000
     searched: int = 20_000
+    looked_up: int = 4_000
 
     async def of_contact(self, account_id: UUID, contact_id: UUID, limit: int) -> Sequence[Received]:
         """The newest broadcasts that a contact got, among the account's LOOKED newest."""
         return [Received(*row) for row in await self.pool.rows(OF_CONTACT, (account_id, contact_id, limit))]
 
     async def list(
-        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, bounce_type: str | None = None
-    ) -> tuple[Sequence[Recipient], bool]:
-        """A page of those to whom that happened, in the order of their contacts' IDs, newest first; and whether there are more."""
-        return await self._list(account_id, broadcast_id, kind, page, bounce_type, "true")
-
-    async def search(
-        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, email: str, bounce_type: str | None = None
+        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, bounce_type: str | None = None, email: str = ""
     ) -> tuple[Sequence[Recipient], UUID | None]:
-        """Those whose address contains `email`, and where the next page begins, or None. A page that is not full can have a next one.
+        """Those to whom that happened, in the order of their contacts' IDs, newest first; and where the next page begins, or None.
 
-        The whole address of a recipient finds only this one.
+        A page that is not full can have a next one. `email`: a part of the address; the whole address of a recipient finds only this one.
         """
-        if whole := await self.pool.rows(_WHOLE, (broadcast_id, account_id, folded(email))):
-            only, _ = await self._list(account_id, broadcast_id, kind, page, bounce_type, "r.contact_id = %(whole)s", whole=whole[0][0])
-            return only, None
-        named = _named(account_id, broadcast_id, kind, page, bounce_type) | {"email": email, "searched": self.searched}
-        sql = _SEARCH.format(which=_which(kind), candidates="marks <> 0" if kind in MARKS else "true", **_direction(page))
-        rows = await self.pool.rows(sql, named)
-        found, more = page.cut([row[:-1] for row in rows if row[0] is not None])
-        return [Recipient(*row) for row in found], (found[0 if page.before else -1][0] if more else rows[0][-1])
-
-    async def _list(
-        self, account_id: UUID, broadcast_id: UUID, kind: Kind, page: Page, bounce_type: str | None, condition: str, **more: object
-    ) -> tuple[Sequence[Recipient], bool]:
-        sql = _LIST.format(which=f"{_which(kind)} AND {condition}", **_direction(page))
-        found, follow = page.cut(await self.pool.rows(sql, _named(account_id, broadcast_id, kind, page, bounce_type) | more))
-        return [Recipient(*row) for row in found], follow
+        candidates, which, more = "marks <> 0" if kind in MARKS else "true", _which(kind), dict[str, object]()
+        if email and (whole := await self.pool.rows(_WHOLE, (broadcast_id, account_id, folded(email)))):
+            candidates, more["whole"] = f"{candidates} AND r.contact_id = %(whole)s", whole[0][0]
+        elif email:
+            which, more["email"] = f"{_CONTAINS} AND {which}", email
+        events = bounce_type is not None or kind == "delivered"
+        named = _named(account_id, broadcast_id, kind, page, bounce_type) | more
+        named["most"] = self.looked_up if events else self.searched if email else self.marked
+        rows = await self.pool.rows(_LIST.format(which=which, candidates=candidates, **_direction(page)), named)
+        found, follow = page.cut([row[:-1] for row in rows if row[0] is not None])
+        return [Recipient(*row) for row in found], (found[0 if page.before else -1][0] if follow else rows[0][-1])
 
     async def clicked_links(self, account_id: UUID, broadcast_id: UUID, page: Page) -> tuple[Sequence[ClickedLink], bool]:
         """A page of the links that were followed, the most frequent first, and whether there are more."""
@@ -208,7 +199,7 @@ class Recipients:
 def _which(kind: Kind) -> str:
     if kind == "sent":
         return f"marks & {MARKS['suppressed']} = 0"
-    return f"marks <> 0 AND marks & {MARKS[kind]} <> 0" if kind in MARKS else f"EXISTS ({_EVENTS})"
+    return f"marks & {MARKS[kind]} <> 0" if kind in MARKS else f"EXISTS ({_EVENTS})"
 
 
 def _direction(page: Page) -> dict[str, str]:

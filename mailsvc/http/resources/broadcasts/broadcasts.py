@@ -191,7 +191,10 @@ class Broadcasts:
 
     @app.route("/broadcasts/<id>/recipients", methods=["GET"])
     @operation(
-        "List the recipients of a broadcast", "The recipients whose emails were delivered, bounced and so on.", fields.RECIPIENTS,
+        "List the recipients of a broadcast",
+        "The recipients whose emails were delivered, bounced and so on. A page can have fewer rows than `limit`, or none, "
+        "although there are more: while `has_more` is true, continue with the `after` or `before` of the response.",
+        fields.RECIPIENTS,
         parameters=[fields.KIND, fields.EMAIL, fields.BOUNCE, *fields.CURSORS],
     )  # fmt: skip
     async def recipients(self, request: Request, id: str) -> bytes:
@@ -206,18 +209,13 @@ class Broadcasts:
             raise invalid("The `bounce_type` parameter can only be given together with `type=bounced`.")
         wanted = parameters.page(request, fields.cursor)
         found, email = await self._own(request, id), names.searched(parameters.one(request, "email")[:254].replace("\0", ""))
-        following: dict[str, str] = {}
-        if email:
-            rows, edge = await self.context.recipients.search(found.account_id, found.id, kind, wanted, email, bounce)
-            more = edge is not None
-            following = {} if edge is None else {"before" if wanted.before else "after": fields.cursor_of(edge)}
-        else:
-            rows, more = await self.context.recipients.list(found.account_id, found.id, kind, wanted, bounce)
+        rows, edge = await self.context.recipients.list(found.account_id, found.id, kind, wanted, bounce, email)
+        following = {} if edge is None else {"before" if wanted.before else "after": fields.cursor_of(edge)}
         data = [fields.RECIPIENT.show(row, id=fields.cursor_of(row.contact_id)) for row in rows]
         if kind == "bounced":
             data = [{"bounce_type": None, **row} for row in data]
         assert kind not in COUNTED or all("count" in row for row in data)
-        return ok(request, {"object": "list", "has_more": more, "data": data, **following})
+        return ok(request, {"object": "list", "has_more": edge is not None, "data": data, **following})
 
     @app.route("/broadcasts/<id>/preview", methods=["GET"])
     @operation(

@@ -133,8 +133,7 @@ PAGE = Record(
 KIND = Parameter("type", "What happened to the recipients' emails.", "delivered", one_of(*KINDS), required=True)
 EMAIL = Parameter(
     "email",
-    "Returns only addresses that contain this text, or only the recipient whose whole address it is. A page can have fewer rows than "
-    "`limit` although there are more: continue with the `after` or `before` of the response.",
+    "Returns only addresses that contain this text, or only the recipient whose whole address it is.",
     "example.net",
     {"type": "string"},
 )
@@ -258,7 +257,7 @@ RECIPIENT = View(
         "clicked_links": optional(many(_RECIPIENT_LINK, "Of `clicked`: the links that were followed, the first 100.")),
     },
 )
-_FOLLOWING = "With `email`: the value of this parameter for the next page. Left out if there is none."
+_FOLLOWING = "The value of this parameter for the next page. Left out if there is none."
 RECIPIENTS = Listing(
     RECIPIENT,
     {name: optional(text(_FOLLOWING, "AZCo5lw_eyGdTg")) for name in ("after", "before")},
