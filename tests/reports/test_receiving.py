@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.mail import report_address
 from mailsvc.mail.reports import attached
+from mailsvc.mail.reports.aggregate import Row
 from mailsvc.reports import receiving
 from mailsvc.store.domains import reports
 from mailsvc.store.domains.reports import Reporter, Source, TlsResult
@@ -131,6 +132,31 @@ async def test_no_more_than_a_bounded_number_is_counted_each_day(rig: Rig, monke
     rig.clock.advance(86400)
     await taking.take(Mail(tls(rig), (domain.id,)))
     assert taking.counts["tls"] == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_day_keeps_a_bounded_number_of_rows_with_their_source(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    domain, stored = await rig.add(), reports.Reports(rig.pool)
+    monkeypatch.setattr(reports, "DMARC_ROWS", 3)
+
+    async def receive(number: int, *rows: tuple[str, bool, int]) -> None:
+        """A report with the messages of each source, and whether they passed."""
+        now = today(rig)
+        received = reports.Received(domain.account_id, domain.id, "Receiver", str(number), now, now, now)
+        of_row = {Row(source, "example.com", "none", passed, False): count for source, passed, count in rows}
+        assert await stored.add_dmarc(received, of_row, {"192.0.2.10"})
+
+    async def shown() -> dict[str, int]:
+        found = await summary(rig, domain)
+        assert found.source_count == len(found.sources)
+        return {source.address: source.messages for source in found.sources}
+
+    await receive(1, ("192.0.2.1", True, 500), ("192.0.2.2", False, 5), ("192.0.2.3", True, 7), ("192.0.2.10", False, 1))
+    assert await shown() == {"192.0.2.10": 1, "192.0.2.2": 5, "192.0.2.1": 500, "": 7}
+    await receive(2, ("192.0.2.4", False, 6), ("192.0.2.3", True, 8), ("192.0.2.2", False, 1))
+    assert await shown() == {"192.0.2.10": 1, "192.0.2.4": 6, "192.0.2.2": 6, "": 515}
+    found = await summary(rig, domain)
+    assert (found.messages, found.failed, found.own_failures) == (528, 13, 1)
 
 
 @pytest_twisted.ensureDeferred

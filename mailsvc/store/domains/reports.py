@@ -19,22 +19,42 @@ from mailsvc.store.sql import Columns
 Kind = Literal["dmarc", "tls"]
 
 REPORTS_A_DAY, ROWS_A_DAY = 500, 20_000  # of one domain; what comes after is not counted
+DMARC_ROWS = 500  # of a domain and day that are kept apart, so that adding them up for a page takes about the same time for every domain
 SOURCES, RESULTS = 100, 100  # shown of one domain
 
+LOCK = 0x646D6172  # "dmar": one report about a domain at a time
+
 ALERT = "this service failed DMARC."  # how the line in the history ends
+
+_DMARC_KEY = (
+    "account_id", "domain_id", "day", "reporter", "source", "header_from", "disposition", "dkim", "spf", "signed_by", "mail_from",
+)  # fmt: skip
 
 USED = "SELECT count(*), coalesce(sum(row_count), 0) FROM received_reports WHERE account_id = %s AND domain_id = %s AND received_on = %s"
 ADD = """
 INSERT INTO received_reports (account_id, domain_id, kind, reporter, report_id, received_on, begins_at, ends_at, row_count)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
 """
-ADD_DMARC = """
-INSERT INTO dmarc_results AS r (account_id, domain_id, day, reporter, source, header_from, disposition, dkim, spf, signed_by, mail_from,
-    ours, messages)
+ADD_DMARC = f"""
+INSERT INTO dmarc_results AS r ({", ".join(_DMARC_KEY)}, ours, messages)
 SELECT %s, %s, %s, %s, * FROM
     unnest(%s::text[], %s::text[], %s::text[], %s::boolean[], %s::boolean[], %s::text[], %s::text[], %s::boolean[], %s::bigint[])
-ON CONFLICT (account_id, domain_id, day, reporter, source, header_from, disposition, dkim, spf, signed_by, mail_from)
-DO UPDATE SET messages = r.messages + excluded.messages, ours = excluded.ours
+ON CONFLICT ({", ".join(_DMARC_KEY)}) DO UPDATE SET messages = r.messages + excluded.messages, ours = excluded.ours
+"""
+ALONE = "SELECT pg_advisory_xact_lock(%s, hashtext(%s))"
+# Rows beyond the limit are added up without their source: those of others that passed first, and of these the smallest.
+ADD_UP = f"""
+WITH gone AS (
+    DELETE FROM dmarc_results r USING (
+        SELECT * FROM dmarc_results WHERE account_id = %(account)s AND domain_id = %(domain)s AND day = %(day)s AND reporter <> ''
+        ORDER BY ours AND NOT (dkim OR spf) DESC, NOT (dkim OR spf) DESC, messages DESC OFFSET %(kept)s
+    ) o
+    WHERE {" AND ".join(f"r.{column} = o.{column}" for column in _DMARC_KEY)}
+    RETURNING r.disposition, r.dkim, r.spf, r.messages
+)
+INSERT INTO dmarc_results AS r ({", ".join(_DMARC_KEY)}, ours, messages)
+SELECT %(account)s, %(domain)s, %(day)s, '', '', '', disposition, dkim, spf, '', '', false, sum(messages) FROM gone GROUP BY 7, 8, 9
+ON CONFLICT ({", ".join(_DMARC_KEY)}) DO UPDATE SET messages = r.messages + excluded.messages
 """
 ADD_TLS = """
 INSERT INTO received_tls_results AS r (account_id, domain_id, day, reporter, policy_domain, policy, host, result, sessions)
@@ -72,10 +92,12 @@ SELECT {_SOURCE} FROM dmarc_results
 WHERE {_OF_DOMAIN} AND source IN (SELECT source FROM dmarc_results WHERE {_OF_DOMAIN} {_WORST}) {_WORST}
 """
 DMARC_TOTAL = f"""
-SELECT coalesce(sum(messages), 0)::bigint, coalesce(sum(messages) FILTER (WHERE dkim OR spf), 0)::bigint,
-       (SELECT count(*) FROM (SELECT FROM dmarc_results WHERE {_OF_DOMAIN} GROUP BY source) x),
-       coalesce(sum(messages) FILTER (WHERE ours AND NOT (dkim OR spf)), 0)::bigint
-FROM dmarc_results WHERE {_OF_DOMAIN}
+SELECT coalesce(sum(messages), 0)::bigint, coalesce(sum(passed), 0)::bigint, count(*), coalesce(sum(own_failures), 0)::bigint
+FROM (
+    SELECT sum(messages) AS messages, sum(messages) FILTER (WHERE dkim OR spf) AS passed,
+           sum(messages) FILTER (WHERE ours AND NOT (dkim OR spf)) AS own_failures
+    FROM dmarc_results WHERE {_OF_DOMAIN} GROUP BY source
+) x
 """
 BY_RESULT = f"""
 SELECT policy_domain, policy, host, result, sum(sessions)::bigint FROM received_tls_results
@@ -209,11 +231,15 @@ class Reports:
         report = (received.reporter, received.report_id, now.date(), received.begins_at, received.ends_at, len(values))
 
         async def add(tx: Transaction) -> bool:
+            await tx.rows(ALONE, (LOCK, str(received.domain_id)))
             if not await tx.run(ADD, (*key, kind, *report)):
                 return False
             if values:
-                columns = [list(column) for column in zip(*sorted(values), strict=True)]  # sorted, so that two processes do not deadlock
+                columns = [list(column) for column in zip(*sorted(values), strict=True)]  # sorted: releases before this one take no lock
                 await tx.run(statement, (*key, received.day, received.reporter, *columns))
+            if values and kind == "dmarc":
+                of_day = {"account": received.account_id, "domain": received.domain_id, "day": received.day}
+                await tx.run(ADD_UP, of_day | {"kept": DMARC_ROWS})
             if failures:
                 sentence = f"{received.reporter} reports that {failures} {'email' if failures == 1 else 'emails'} sent by {ALERT}"
                 today = datetime.combine(now.date(), time(), UTC)
