@@ -132,6 +132,7 @@ class Outbox:
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
         """Release messages that were claimed until `until` and not sent."""
         if dues:
+            dues = sorted(dues, key=lambda due: (due.webhook_id, due.event_id))
             ids, events = [due.webhook_id for due in dues], [due.event_id for due in dues]
             named = {"ids": ids, "events": events, "tries": [due.tries for due in dues], "now": now, "until": until}
             await self._pool.run(outbox_sql.RELEASE, named)

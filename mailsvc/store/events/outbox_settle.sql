@@ -6,14 +6,19 @@ WITH given AS MATERIALIZED (
         seconds real, started_at timestamptz, at timestamptz, outcome text, next_at timestamptz, hold_until timestamptz,
         why text, failing_before timestamptz, request_sent boolean
     )
+), held AS MATERIALIZED ( -- in this order, as a replay does (webhook_log)
+    SELECT FROM given g JOIN webhook_outbox o ON o.webhook_id = g.webhook_id AND o.event_id = g.event_id
+    ORDER BY o.webhook_id, o.event_id FOR UPDATE OF o
 ), done AS (
     DELETE FROM webhook_outbox o USING given g
     WHERE o.webhook_id = g.webhook_id AND o.event_id = g.event_id AND o.tries = g.tries AND g.outcome <> 'retry'
+    AND (SELECT count(*) FROM held) >= 0
     RETURNING g.n
 ), again AS (
     UPDATE webhook_outbox o SET tries = o.tries + 1, next_at = g.next_at
     FROM given g
     WHERE o.webhook_id = g.webhook_id AND o.event_id = g.event_id AND o.tries = g.tries AND g.outcome = 'retry'
+    AND (SELECT count(*) FROM held) >= 0
 ), ended AS (
     UPDATE webhook_messages m SET status = g.outcome FROM given g LEFT JOIN done USING (n)
     WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id

@@ -13,6 +13,8 @@ CLAIM = BY_INDEX + statement("mailsvc.store.events", "outbox_claim", fact=FACT)
 _SETTLE = statement("mailsvc.store.events", "outbox_settle")
 SETTLE = Prepared("post", ("json",), _SETTLE, PLAN_BY_INDEX)
 
+# All of these lock messages in the order of their IDs, so that they cannot wait for each other.
+
 # Due again; only messages that were not claimed or sent in the meantime.
 RELEASE = (
     BY_INDEX
@@ -26,12 +28,13 @@ WHERE o.webhook_id = k.webhook_id AND o.event_id = k.event_id AND o.tries = k.tr
 CLEAR = (
     BY_INDEX
     + """
-WITH gone AS (
-    DELETE FROM webhook_outbox WHERE ctid = ANY (ARRAY(
-        SELECT o.ctid FROM webhook_outbox o
-        WHERE o.webhook_id = %(id)s AND NOT EXISTS (SELECT FROM webhooks w WHERE w.id = %(id)s AND w.status = 'enabled') LIMIT %(limit)s
-    ))
-    RETURNING webhook_id, event_id, account_id
+WITH held AS MATERIALIZED (
+    SELECT o.webhook_id, o.event_id FROM webhook_outbox o
+    WHERE o.webhook_id = %(id)s AND NOT EXISTS (SELECT FROM webhooks w WHERE w.id = %(id)s AND w.status = 'enabled')
+    ORDER BY o.event_id LIMIT %(limit)s FOR UPDATE OF o
+), gone AS (
+    DELETE FROM webhook_outbox o USING held h WHERE o.webhook_id = h.webhook_id AND o.event_id = h.event_id
+    RETURNING o.webhook_id, o.event_id, o.account_id
 ), ended AS (
     UPDATE webhook_messages m SET status = 'failed' FROM gone g
     WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id

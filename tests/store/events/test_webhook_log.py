@@ -8,6 +8,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.store.events.ledger import NUMBER
+from mailsvc.store.events.webhook_log import REPLAY
 from mailsvc.store.postgres.pool import Transaction
 from tests.store.events.test_webhooks import Setup, setup
 from tests.store.fixtures import MINUTE, NOW, email
@@ -60,3 +61,23 @@ async def test_a_message_can_be_replayed_while_an_attempt_is_recorded(setup: Set
 
     await setup.store.pool.transact(in_between)
     assert await gatherResults(works, consumeErrors=True) == [True, False]
+
+
+@pytest_twisted.ensureDeferred
+async def test_attempts_that_are_recorded_together_wait_for_a_replay_of_the_same_messages(setup: Setup) -> None:
+    webhook = await setup.subscribe("email.sent")
+    await setup.happen(3)
+    first, second, other = sorted(await setup.claim(), key=lambda due: due.event_id)
+    works: list[Deferred[Any]] = []
+
+    async def replaying(tx: Transaction) -> None:
+        await tx.run("SET LOCAL deadlock_timeout = 10")  # this transaction would notice first
+        await tx.rows("SELECT FROM webhook_outbox WHERE event_id = %s FOR UPDATE", (first.event_id,))
+        for due, outcome in ((other, "success"), (second, "success"), (first, "retry")):  # the last two in one statement
+            works.append(Deferred.fromCoroutine(setup.settle(due, 200, outcome, next_at=NOW)))
+        await blocked(setup, 1, works[-1])
+        named = {"account_id": setup.account, "webhook_id": webhook.id, "event_ids": [first.event_id, second.event_id], "now": NOW}
+        await tx.run(REPLAY, named)
+
+    await setup.store.pool.transact(replaying)
+    assert await gatherResults(works, consumeErrors=True) == [False, False, False]
