@@ -61,7 +61,7 @@ _ERASED = "WHERE account_id = %s AND hash = ANY (%s::bytea[])"
 ERASED = f"SELECT id, origin, created_at FROM erased_suppressions {_ERASED} LIMIT 1"
 REMOVE_ERASED = f"DELETE FROM erased_suppressions {_ERASED} RETURNING id, origin, created_at"
 NEWER = f"{_LIST} AND id > %(before)s ORDER BY id LIMIT %(limit)s"
-SCANNED = 50_000  # suppressions that one search looks at
+SCANNED = 20_000  # suppressions that one search looks at
 SEARCH = f"""
 WITH looked AS MATERIALIZED (
     {_LIST} AND (%(after)s IS NULL OR id < %(after)s) ORDER BY id DESC LIMIT {SCANNED}

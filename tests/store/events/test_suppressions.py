@@ -10,11 +10,11 @@ import pytest_twisted
 
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.store.events.async_bounces import AsyncBounces, Complained, Report
-from mailsvc.store.events.suppressions import SCANNED, SEARCH, Suppressions, add
+from mailsvc.store.events.suppressions import OLDER, SCANNED, SEARCH, Suppressions, add
 from mailsvc.store.mail.accept import Accepted, NewRecipient
 from mailsvc.store.mail.inserts import INSERT_EMAILS, documents
 from mailsvc.store.postgres.pool import Transaction
-from tests.store.fixtures import ACCOUNT, MINUTE, NOW, OTHER, StoreRig, email, keyed, nodes, together
+from tests.store.fixtures import ACCOUNT, MINUTE, NOW, OTHER, StoreRig, email, explain, keyed, nodes, together
 
 
 def listed(store: StoreRig) -> Suppressions:
@@ -185,6 +185,19 @@ async def test_a_long_list_is_not_read_to_accept(store: StoreRig) -> None:
 
     scans = [node for node in nodes(await store.pool.transact(explained)) if node.get("Relation Name") == "suppressions"]
     assert [node["Node Type"] for node in scans] == ["Index Scan"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_list_of_a_rare_origin_reads_no_others(store: StoreRig) -> None:
+    await store.pool.run(
+        "INSERT INTO suppressions (id, account_id, address, email, origin, created_at)"
+        " SELECT gen_random_uuid(), %s, n || '@example.org', n || '@example.org', 'bounce', now() FROM generate_series(1, 5000) n",
+        (ACCOUNT,),
+    )
+    await listed(store).add(ACCOUNT, ["a@example.net"])
+    await store.pool.run("ANALYZE suppressions")
+    plan = await explain(store, OLDER, {"account_id": ACCOUNT, "origin": "manual", "after": None, "limit": 51}, "SELECT")
+    assert [node["Index Name"] for node in nodes(plan) if "Scan" in node["Node Type"]] == ["suppressions_origin"]
 
 
 @pytest_twisted.ensureDeferred
