@@ -30,7 +30,6 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 LOCK = 0x6B656570  # "keep": one sweep at a time in the whole installation
 BATCH = 500  # rows by which an account's own are deleted
 BATCHES = 400  # of these for one table and account in one sweep; the rest is for the next
-PAGES = 1000  # at the end of a partition, where its latest rows are
 PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
 
 log = Logger()
@@ -50,7 +49,7 @@ _OUTBOX_ITSELF = "SELECT FROM webhook_outbox w WHERE w.event_id {is_it}"
 class Kind:
     """Tables with the same retention. `key`: the ID that contains the day; `waits`: what prevents deletion.
 
-    `own`: the ID that contains a row's own time, from which it is kept.
+    `own`: the ID that contains a row's own time, from which it is kept. The rows of each account have a `sequence`.
     """
 
     tables: tuple[str, ...]
@@ -225,9 +224,16 @@ class Retention:
 
 
 def _latest(place: str, own: str, before: datetime) -> str:
-    """Whether the latest rows of a partition are too young, as SQL. The partition can be too large to be read as a whole."""
-    first = f"greatest(0, pg_relation_size('{place}') / current_setting('block_size')::bigint - {PAGES})"
-    return f"EXISTS (SELECT FROM {place} WHERE ctid >= format('(%%s,0)', {first})::tid AND {own} >= '{uuid7_floor(before)}')"
+    """Whether an account's latest row in a partition is too young, as SQL. It goes from account to account by the primary key, because the
+    partition can be too large to be read as a whole, and a late row can be anywhere in it: deleted rows leave room.
+    """
+    latest = f"SELECT account_id, {own} FROM {place} {{}} ORDER BY account_id DESC, sequence DESC LIMIT 1"
+    return f"""EXISTS (
+        WITH RECURSIVE latest AS (
+            ({latest.format("")}) UNION ALL
+            SELECT next.* FROM latest l CROSS JOIN LATERAL ({latest.format("WHERE account_id < l.account_id")}) next
+        ) SELECT FROM latest WHERE {own} >= '{uuid7_floor(before)}'
+    )"""
 
 
 def _day(partition: str) -> datetime:

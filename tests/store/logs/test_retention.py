@@ -30,7 +30,7 @@ from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.errors import TimedOut
 from mailsvc.store.postgres.pool import Pool, Transaction
-from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, StoreRig, email, together
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, StoreRig, email, together
 
 THIRTY = terms.days(terms.Retention())
 
@@ -112,6 +112,21 @@ async def test_events_count_from_their_own_time(store: StoreRig) -> None:
     assert sorted(await logged(store)) == ["email.delivered", "email.opened", "email.sent"]
     assert await retention.sweep(shorter, NOW + 3 * DAY) == [partitions.name_of("event_log", mail.created_at)]
     assert await logged(store) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_late_event_keeps_the_day_wherever_it_is_stored(store: StoreRig) -> None:
+    """It can be in the place of a row that was deleted, long before the end of the table."""
+    mail = await delivered(store, 10)
+    await opened(store, mail, NOW - DAY)
+    place = partitions.name_of("event_log", mail.created_at)
+    await store.pool.run(f"ALTER TABLE {place} SET (fillfactor = 10)")  # so that few rows make a large table
+    columns, values = "account_id, sequence, email_id, event_id", "%s, n, %s, %s FROM generate_series(1, 15000) n"
+    await store.pool.run(f"INSERT INTO event_log ({columns}) SELECT {values}", (OTHER, mail.email_id, mail.email_id))
+    retention, shorter = Retention(store.pool), terms.days(terms.Retention(events=3))
+    assert await retention.sweep(shorter, NOW + 2 * DAY - 2 * MINUTE) == []
+    assert "email.opened" in await logged(store)
+    assert await retention.sweep(shorter, NOW + 3 * DAY) == [place]
 
 
 @pytest_twisted.ensureDeferred
