@@ -181,7 +181,7 @@ def _wrong(head: Head) -> problem.Problem | None:
     if as_json and head.length != 0 and head.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
         return problem.Problem(415, "validation_error", "The request body must be sent with `Content-Type: application/json`.")
     codings = head.headers.getRawHeaders(b"content-encoding") or []
-    if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16
+    if head.length != 0 and any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16
         return problem.Problem(415, "validation_error", "The request body must not be compressed.", {"Accept-Encoding": "identity"})
     return None
 

@@ -84,9 +84,8 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     ),
     503: ("Temporarily unavailable. See `retry-after`.", "service_unavailable", "API is temporarily unavailable"),
 }
-ALWAYS = (400, 408, 413, 429, 431, 500, 503)
+ALWAYS = (400, 408, 413, 415, 429, 431, 500, 503)  # a body is checked even if the operation ignores it
 WITH_KEY = (401, 403, 421)
-WITH_BODY = (415, 422)
 
 _INTEGER: Schema = {"type": "integer", "minimum": 0}
 HEADERS: Mapping[str, tuple[str, Schema, Any]] = {
@@ -235,9 +234,7 @@ def _errors(endpoint: Endpoint, one: Operation) -> list[int]:
     found = {*ALWAYS, *one.errors}
     if one.key != "none":
         found.update(WITH_KEY)
-    if one.body is not None:
-        found.update(WITH_BODY)
-    if one.parameters:
+    if one.body is not None or one.parameters:
         found.add(422)
     if "{" in endpoint.path:
         found.update((404, 422))

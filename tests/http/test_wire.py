@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -478,6 +479,20 @@ def test_compressed_body_is_refused() -> None:
     response = Rig().request("POST", "/emails", GOOD, Content_Encoding="gzip")
     assert response.problem == (415, "validation_error")
     assert response.headers["accept-encoding"] == "identity"
+
+
+def test_a_request_without_a_body_can_name_a_coding() -> None:
+    """Some clients send the header with every request."""
+    assert Rig().request("GET", "/emails", Content_Encoding="gzip").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "header"),
+    [("POST", f"/emails/{UUID(int=1)}/cancel", "Content_Type"), ("GET", "/emails", "Content_Encoding")],
+)
+def test_a_refused_body_is_described_even_where_none_is_read(method: str, path: str, header: str) -> None:
+    response = Rig().request(method, path, b"a=b", **{header: "text/plain"})
+    assert response.problem == (415, "validation_error")
 
 
 def test_form_is_not_parsed() -> None:
