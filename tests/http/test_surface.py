@@ -73,6 +73,16 @@ async def test_key_is_created_used_renamed_and_deleted(rig: ApiRig) -> None:
     assert (await rig.request("DELETE", f"/api-keys/{created['id']}")).problem == (404, "not_found")
 
 
+@pytest.mark.parametrize("field", ["permission", "domain_id", "networks", "expires_at"])
+@pytest_twisted.ensureDeferred
+async def test_a_key_cannot_be_restricted_later(rig: ApiRig, field: str) -> None:
+    """Ignoring the field would leave a key that its owner takes for restricted."""
+    created = await make(rig)
+    refused = await rig.request("PATCH", f"/api-keys/{created['id']}", {"name": "other", field: "sending_access"})
+    assert refused.problem == (422, "validation_error") and f"`{field}`" in refused.json["message"]
+    assert (await rig.request("GET", "/api-keys")).json["data"][0]["name"] == "new"
+
+
 @pytest_twisted.ensureDeferred
 async def test_key_expires_in_the_future(rig: ApiRig) -> None:
     await make(rig, expires_at="2999-01-02T03:04:05+01:00")

@@ -12,7 +12,7 @@ import attrs
 from mailsvc.clock import utc
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok, page
-from mailsvc.http.fields import Choice, Id, Moment, OneOrMany, Record, Text, Wrong
+from mailsvc.http.fields import Choice, Id, Moment, OneOrMany, Record, Text, Unsupported, Wrong
 from mailsvc.http.operations import PAGING, operation
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
@@ -56,7 +56,8 @@ CREATE = Record(
     },
     example={"name": "Shop (production)", "permission": "sending_access"},
 )
-RENAME = Record(title="RenameApiKey", fields={"name": _NAME})
+_FIXED = Unsupported("Only the `name` of a key can be changed. Create another key and delete this one.")  # ignored, it would seem to apply
+RENAME = Record(title="RenameApiKey", fields={"name": _NAME, **{name: _FIXED for name in CREATE.fields if name != "name"}})
 
 KEY = View(
     "ApiKeyRow",
