@@ -197,6 +197,8 @@ class Webhooks:
     async def _replay_range(self, request: Request, text: str) -> bytes:
         given = await self.reader.record(request, fields.REPLAY)
         since, until, failed = given["since"], given["until"] or self.reader.now(), given["status"] != "all"
+        if since >= until:
+            raise invalid("The `since` field must be before `until`, which is by default now.")
         webhook = await self._enabled(request, text)
         line = audited(request, "webhook events resent", f"{since.isoformat()} to {until.isoformat()}, {webhook.url}")
         count = await self.log.replay_range(webhook.account_id, webhook.id, since, until, failed, self.reader.now(), [line])

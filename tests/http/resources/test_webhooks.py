@@ -107,6 +107,7 @@ async def test_webhook_events_are_listed_and_replayed(rig: ApiRig) -> None:
         ({"since": "yesterday"}, "since"),
         (since | {"status": "x"}, "status"),
         (since | {"until": "1"}, "until"),
+        (since | {"until": since["since"]}, "before `until`"),
     ):
         assert field in (await rig.request("POST", f"/webhooks/{webhook_id}/replay", body)).json["message"]
     for path in ("events/1", "events?after=1", f"events/{last['id']}/attempts?after=x", "events/msg_" + "0" * 31):
