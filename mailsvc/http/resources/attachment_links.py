@@ -69,6 +69,8 @@ class _Fetching:
                 reply = await self.fetcher.fetch("GET", link.url, seconds=SECONDS, keep=self.left, reserve=self._room)
             except FetchError as error:
                 return _wrong(link, str(error))
+        if 300 <= reply.status < 400:
+            return _wrong(link, f"The response was {reply.status}, and redirects are not followed. Give the URL that it leads to.")
         if reply.status != 200:
             return _wrong(link, f"The response was {reply.status}.")
         if not reply.whole:

@@ -119,7 +119,7 @@ def _attachment(given: dict[str, Any], place: str) -> Attachment:
         "content_type": given["content_type"] or given["contentType"],
         "content_id": given["content_id"] or given["inline_content_id"],
     }
-    if given["content"] is not None:
+    if given["content"] or (given["content"] is not None and not given["path"]):  # empty beside a path: not set
         return Attachment(content=given["content"], **named)
     if not given["path"]:
         raise Problem(422, "invalid_attachment", f"Attachment must have either a `content` or `path`. Check `{place}`.")

@@ -37,12 +37,20 @@ def test_linked_file_is_attached() -> None:
     assert (named.content, named.filename, named.content_type, named.content_id) == (b"x", "x.bin", None, "c")
 
 
+@pytest.mark.parametrize("empty", ["", [], None, {"type": "Buffer", "data": []}])
+def test_an_empty_content_beside_a_path_is_not_set(empty: Any) -> None:
+    rig = Rig()
+    rig.web.pages["https://example.com/a"] = (200, b"%PDF", "application/pdf")
+    assert rig.request("POST", "/emails", linked({"path": "https://example.com/a", "content": empty})).status == 200
+    assert [each.content for each in sent(rig)] == [b"%PDF"]
+
+
 @pytest.mark.parametrize(
     ("page", "why"),
     [
         (None, "The connection was refused."),
         ((404, b"", "text/plain"), "The response was 404."),
-        ((302, b"", "text/plain"), "The response was 302."),
+        ((302, b"", "text/plain"), "The response was 302, and redirects are not followed. Give the URL that it leads to."),
         ((200, b"x" * 1001, "text/plain"), "It is too large."),
     ],
 )
