@@ -42,7 +42,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
-from mailsvc.net import urls
+from mailsvc.net import closing, urls
 from mailsvc.net.dns import Records, Resolver, Temporary
 from mailsvc.net.urls import BadUrl, Rules, Target
 
@@ -175,11 +175,12 @@ class HttpConnection:
         return self._open is not None
 
     def close(self, failure: str | None = None) -> None:
-        """Closes the connection at once. The next request makes a new one."""
+        """Closes the connection, by force unless the last response was complete. The next request makes a new one."""
         self.failure = self.failure or failure
+        complete = self.failure is None and self._complete()
         open_, self._open = self._open, None
         if open_ is not None and open_.transport is not None:
-            open_.transport.abortConnection()
+            closing.close(open_.transport, self.fetcher.reactor, complete=complete)
         self._pool.closeCachedConnections()
 
     def _read(self, url: str) -> Target:
@@ -223,9 +224,12 @@ class HttpConnection:
             raise FetchError("The response is not valid HTTP: its status code is not between 100 and 599.")
         return Reply(response.code, response.headers, bytes(kept.data), kept.whole, self._coded)
 
-    def _idle(self) -> bool:
-        """Whether the last response was complete and the connection is still open."""
-        return self._open is not None and self._pool.persistent and self._open.wrappedProtocol.state == "QUIESCENT"
+    def _complete(self) -> bool:
+        """Whether the last response was complete."""
+        return self._open is not None and self._open.wrappedProtocol.state == "QUIESCENT"
+
+    def _idle(self) -> bool:  # it can be used again
+        return self._pool.persistent and self._complete()
 
     async def _can_reuse(self) -> bool:
         if not self._idle():

@@ -14,6 +14,7 @@ import pytest_twisted
 from OpenSSL import SSL
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import Certificate as TwistedCertificate
 from twisted.internet.ssl import trustRootFromCertificates
@@ -63,6 +64,7 @@ class Peer(Protocol):
 
     def connectionLost(self, reason: Any = None) -> None:
         self.factory.open -= 1
+        self.factory.lost.append(reason.type)
         if self.factory.gone is not None:
             gone, self.factory.gone = self.factory.gone, None
             gone.callback(None)
@@ -87,7 +89,7 @@ class Rig:
 def factory(*answer: bytes) -> Any:
     created: Any = Factory.forProtocol(Peer)
     created.noisy = False
-    created.answer, created.requests, created.open, created.gone = list(answer), [], 0, None
+    created.answer, created.requests, created.open, created.gone, created.lost = list(answer), [], 0, None, []
     return created
 
 
@@ -337,6 +339,26 @@ async def test_the_certificate_is_verified_for_the_host(tmp_path: Path) -> None:
             assert str(outcome) in await refused(fetching)
         await port.stopListening()
     assert set(names) == {b"shop.example"}
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest_twisted.ensureDeferred
+async def test_a_connection_that_is_no_longer_needed_is_closed_without_a_reset(tmp_path: Path, scheme: str) -> None:
+    """Within TLS also with an alert: without one, the reason would be ConnectionLost."""
+    from twisted.internet import reactor
+
+    certificate = Certificate.make(tmp_path, "shop.example")
+    peer: Any = factory(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    serving = peer if scheme == "http" else TLSMemoryBIOFactory(contexts(certificate, []), False, peer)
+    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(serving)
+    trust = trustRootFromCertificates([TwistedCertificate.loadPEM(certificate.certificate.read_bytes())])
+    connection = Fetcher(reactor, Names([("127.0.0.1",)]), LOCAL, trust).connection()
+    peer.gone = gone = Deferred()
+    await connection.fetch("POST", f"{scheme}://shop.example:{port.getHost().port}/", seconds=5.0, keep=10, body=b"{}")
+    connection.close()
+    await gone
+    assert peer.lost == [ConnectionDone]
+    await port.stopListening()
 
 
 @pytest.mark.parametrize("host", ["my_shop.example", "my--shop.example", "xn--i-7iq.example", "shop.example"])
