@@ -87,6 +87,10 @@ def nullable(schema: Schema) -> Schema:
     return {"anyOf": [*choices, {"type": "null"}], **outer}
 
 
+def _from_to(least: int, most: int | None) -> str:
+    return f"must have {least} to {most}" if least else f"can have at most {most}"
+
+
 @attrs.frozen
 class Text(Field):
     """A string without NUL. `pattern` has to match all of it, otherwise the error says `says`. `parse` converts it, or raises Wrong."""
@@ -115,7 +119,7 @@ class Text(Field):
             raise invalid(f"The `{place}` field must be a string.")
         most = self.most(rules.bounds) if callable(self.most) else self.most
         if not self.least <= len(value) or (most is not None and len(value) > most):
-            raise invalid(f"The `{place}` field must have {self.least} to {most} characters.")
+            raise invalid(f"The `{place}` field {_from_to(self.least, most)} characters.")
         if "\0" in value:
             raise invalid(f"The `{place}` field must not have a NUL character.")
         if self.pattern is not None and not self.pattern.fullmatch(value):
@@ -300,7 +304,7 @@ class Records(Field):
             raise invalid(f"The {name} must be an array of objects.")
         most = self.most(rules.bounds) if callable(self.most) else self.most
         if len(value) < self.least or (most is not None and len(value) > most):
-            raise invalid(f"The {name} must have {self.least} to {most} items.")
+            raise invalid(f"The {name} {_from_to(self.least, most)} items.")
 
 
 NO_ENTRIES: Schema = {"const": []}

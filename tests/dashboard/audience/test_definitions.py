@@ -50,7 +50,7 @@ async def test_double_opt_in_is_turned_on_and_off(pool: Pool) -> None:
         ({"from": "nobody"}, 'aria-describedby="d-from"'),
         ({"from": ""}, "Enter a value."),
         ({"text": "no link", "html": ""}, "must contain {{{CONFIRM_URL}}}"),
-        ({"title": "x" * 1001}, "This field must have 0 to 1000 characters."),
+        ({"title": "x" * 1001}, "This field can have at most 1000 characters."),
     ):
         wrong = await ann.post(f"{at}/change", {"name": "Friends", **OPT_IN, **change})
         assert wrong.status == 422 and sentence in wrong.text and "Please confirm" in wrong.text, sentence

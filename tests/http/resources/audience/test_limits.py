@@ -16,7 +16,7 @@ ID = "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"
 WORDING = {"from": "a@example.test", "subject": "S", "text": "{{{CONFIRM_URL}}}"}
 CONTENT = {"from": "a@example.test", "subject": "S", "html": "<p>H</p>"}
 REFUSED: list[tuple[str, str, Any, str]] = [
-    ("POST", "/contacts", {"email": "a@example.net", "first_name": "Adas"}, "The `first_name` field must have 0 to 3 characters."),
+    ("POST", "/contacts", {"email": "a@example.net", "first_name": "Adas"}, "The `first_name` field can have at most 3 characters."),
     (
         "POST", "/contacts", {"email": "a@example.net", "properties": {"k": "12345"}},
         "The `properties.k` field can have at most 4 characters.",
@@ -24,20 +24,20 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("POST", "/contacts", {"email": "a@example.net", "segments": [ID, ID]}, "The `segments` field must be an array of at most 1 segments."),
     (
         "POST", "/contacts", {"email": "a@example.net", "topics": [{"id": ID, "subscription": "opt_in"}] * 2},
-        "The `topics` field must have 0 to 1 items.",
+        "The `topics` field can have at most 1 items.",
     ),
-    ("PATCH", "/preference-page", {"message": "0123456789"}, "The `message` field must have 0 to 9 characters."),
+    ("PATCH", "/preference-page", {"message": "0123456789"}, "The `message` field can have at most 9 characters."),
     (
         "POST", "/segments", {"name": "x", "double_opt_in": {**WORDING, "html": "x" * 1001}},
-        "The `double_opt_in.html` field must have 0 to 1000 characters.",
+        "The `double_opt_in.html` field can have at most 1000 characters.",
     ),
     (
         "POST", "/contact-properties", {"key": "x", "type": "string", "fallback_value": "12345"},
         "The `fallback_value` field can have at most 4 characters.",
     ),
-    ("POST", "/broadcasts", {**CONTENT, "name": "n" * 71}, "The `name` field must have 0 to 70 characters."),
-    ("POST", "/broadcasts", {**CONTENT, "subject": "ten chars."}, "The `subject` field must have 0 to 9 characters."),
-    ("POST", "/broadcasts", {**CONTENT, "preview_text": "12345"}, "The `preview_text` field must have 0 to 4 characters."),
+    ("POST", "/broadcasts", {**CONTENT, "name": "n" * 71}, "The `name` field can have at most 70 characters."),
+    ("POST", "/broadcasts", {**CONTENT, "subject": "ten chars."}, "The `subject` field can have at most 9 characters."),
+    ("POST", "/broadcasts", {**CONTENT, "preview_text": "12345"}, "The `preview_text` field can have at most 4 characters."),
     ("POST", "/broadcasts", {**CONTENT, "reply_to": ["a@example.net"] * 2}, "The `reply_to` field can have at most 1 addresses."),
 ]  # fmt: skip
 

@@ -300,5 +300,5 @@ def test_the_content_is_not_longer_than_a_message() -> None:
     assert fields.CREATE.read(usual, "", rules)["html"] == usual["html"]
     for name in ("html", "text"):
         for record in (fields.CREATE, fields.UPDATE):
-            with pytest.raises(Problem, match=f"The `{name}` field must have 0 to 20 characters"):
+            with pytest.raises(Problem, match=f"The `{name}` field can have at most 20 characters"):
                 record.read({**usual, name: "x" * 21}, "", rules)
