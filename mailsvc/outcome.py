@@ -19,7 +19,7 @@ State = Literal[
 MOVES: dict[State, frozenset[State]] = {
     "scheduled": frozenset({"queued", "canceled", "failed", "suppressed"}),
     "queued": frozenset({"sending", "canceled", "failed"}),
-    "sending": frozenset({"queued", "delivered", "bounced", "delayed", "uncertain", "failed"}),
+    "sending": frozenset({"queued", "delivered", "bounced", "delayed", "uncertain", "failed", "canceled"}),
     "delayed": frozenset({"sending", "canceled", "failed", "bounced"}),
     "uncertain": frozenset({"sending", "bounced"}),
     "delivered": frozenset({"bounced", "complained"}),
@@ -125,4 +125,9 @@ class Failed:
     reason: str
 
 
-Outcome = Delivered | Deferred | Bounced | Uncertain | Failed
+@attrs.frozen
+class Canceled:
+    """Never transmitted, because its broadcast was canceled."""
+
+
+Outcome = Delivered | Deferred | Bounced | Uncertain | Failed | Canceled

@@ -17,13 +17,16 @@ REASONS: Mapping[str, str] = {
     "topic deleted": "The topic of this email was deleted, and the recipient had not chosen it.",
 }
 SUPPRESSED = "The address was put on the suppression list while the email was in the queue."
-CANCELED = "The broadcast was canceled."
 DELETED = "The broadcast no longer exists."
 TOPIC_DELETED = "The topic was deleted, so nobody’s choice is known any more. Restore the topic and continue, or cancel the broadcast."
 
 
 class OnHold(Exception):
     """The broadcast is paused, or will be: its emails are sent later, if somebody continues it. The text says why."""
+
+
+class BroadcastCanceled(Exception):
+    """Nobody gets its emails any more."""
 
 
 @attrs.define(eq=False)
@@ -39,12 +42,17 @@ class Consent:
     async def unwanted(
         self, account_id: UUID, broadcast_id: UUID | None, topic_id: UUID | None, addresses: Sequence[str]
     ) -> Mapping[str, str]:
-        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused, or its topic deleted."""
+        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused, or its topic deleted.
+
+        Raises BroadcastCanceled.
+        """
         key, found = await self.keys.of(account_id), {}
         for address in addresses:
             facts = await self.stored.facts(Question(account_id, key.hash(address), address, topic_id or NONE, broadcast_id or NONE))
+            if facts.status == "canceled":
+                raise BroadcastCanceled
             if broadcast_id is not None and facts.status != "queued" and facts.status != "sent":
-                found[address] = CANCELED if facts.status == "canceled" else DELETED
+                found[address] = DELETED
                 continue
             refused = refusal(facts.unsubscribed, facts.default, facts.choice)
             if refused == "topic" and facts.choice is None and facts.topic_deleted:

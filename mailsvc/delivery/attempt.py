@@ -14,6 +14,7 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.broadcasts.consent import BroadcastCanceled
 from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt_envelope import envelope_of, needs_copy
@@ -26,7 +27,7 @@ from mailsvc.delivery.connection.transaction_sizes import TransactionSizes
 from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin, Waits
-from mailsvc.delivery.reading import Moment, Reading, closed, deferred, lapsed, read, refused, refused_as_too_many, withdrawn
+from mailsvc.delivery.reading import Moment, Reading, canceled, closed, deferred, lapsed, read, refused, refused_as_too_many, withdrawn
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.reply import Reply
@@ -227,6 +228,9 @@ class Attempts:
         """An internal error: this email is deferred, and fails after `poison_tries` of them. Other mail goes on."""
         if isinstance(error, Waits):
             await self._wait(transaction, str(error))
+            return
+        if isinstance(error, BroadcastCanceled):
+            await self.settle(transaction, [canceled(leased) for leased in transaction.recipients])
             return
         if isinstance(error, StillLookedUp):
             self._leases.return_unsent(transaction, _LOOKED_UP, str(error))

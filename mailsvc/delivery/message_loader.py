@@ -45,7 +45,10 @@ class Consent(Protocol):
     async def unwanted(
         self, account_id: UUID, broadcast_id: UUID | None, topic_id: UUID | None, addresses: Sequence[str]
     ) -> Mapping[str, str]:
-        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused, or its topic deleted."""
+        """Why the email must not be sent, by address. Raises OnHold while the broadcast is paused, or its topic deleted.
+
+        Raises BroadcastCanceled.
+        """
 
 
 @attrs.frozen
@@ -145,7 +148,10 @@ class MessageLoader:
             return await pace.keep_trying_after(error, self._clock, "reading a sending domain", retry, _lasting)
 
     async def load(self, transaction: Transaction) -> LoadedMessage:
-        """The message, from memory or the store; waits while the database is unavailable. Raises Gone."""
+        """The message, from memory or the store; waits while the database is unavailable.
+
+        Raises Gone, Waits and BroadcastCanceled.
+        """
         body, size, signature, envelope = transaction.body, 0, None, transaction.envelope
         stored = None
         if body is None:

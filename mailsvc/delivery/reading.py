@@ -15,11 +15,12 @@ from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.retry import Random, Schedule, before_expiry
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as parse_reply
-from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
+from mailsvc.outcome import Bounced, Canceled, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
 from mailsvc.smtp.client.client import Result
 from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.settle import RecipientOutcome
 
+_CANCELED_LATE = "The broadcast was canceled. An earlier attempt may have delivered this email: the server had not replied."
 _LONGEST = 500  # characters of a server's text in a sentence
 _MESSAGE = ("data", "dot")  # stages in which a reply is about the message
 _LOCAL = frozenset("!#$%&*+-./=?^_{|}~")  # may come before `bob` in another local part, such as `not-bob`
@@ -123,6 +124,11 @@ def closed(reply: Reply, reason: str, meaning: Meaning | None) -> Bounced:
 def withdrawn(leased: Leased, why: str) -> Outcome:
     """As if it had been in the queue when its domain was deleted (store/queue/claims)."""
     return Failed(why) if _untried(leased) else Bounced(why, "Transient", "General")
+
+
+def canceled(leased: Leased) -> Outcome:
+    """Its broadcast was canceled. What may have been delivered already is not called canceled."""
+    return Failed(_CANCELED_LATE) if leased.status == "uncertain" else Canceled()
 
 
 def _untried(leased: Leased) -> bool:

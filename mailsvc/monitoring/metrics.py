@@ -224,7 +224,7 @@ def deliveries(delivery: Any, settling: Any) -> Callable[[Exposition], None]:
     """Deliveries of this process."""
 
     def write(exposition: Exposition) -> None:
-        outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed"), 0) | settling.outcomes
+        outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed", "canceled"), 0) | settling.outcomes
         text = "Recipients by the outcome of an attempt. expired: the time limit passed while they were queued."
         exposition.counter("deliveries", text, _each(outcomes | {"expired": delivery.expired}), ("outcome",))
         text = "Emails handed over by processes that accept mail. given_back: queued after all; left: another process has their lease."

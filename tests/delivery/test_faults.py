@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from twisted.internet.task import deferLater
 
+from mailsvc.broadcasts.consent import BroadcastCanceled
 from mailsvc.delivery.message_loader import Gone, Waits
 from mailsvc.mail.reply import Reply
-from mailsvc.outcome import Bounced, Delivered, Failed
+from mailsvc.outcome import Bounced, Canceled, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
@@ -66,6 +67,18 @@ def test_mail_of_a_paused_broadcast_waits_without_an_attempt() -> None:
     rig.store.bodies[number(1)], row.next_at = MESSAGE, rig.store.now  # somebody continues it
     rig.run(5)
     assert rig.store.last(1) == Delivered("250 2.0.0 queued")
+
+
+def test_mail_of_a_canceled_broadcast_is_canceled_unless_it_may_have_been_delivered() -> None:
+    rig = DeliveryRig()
+    server = rig.server("example.com", "1.1.1.1")
+    for email, attempts, status in ((1, 0, "queued"), (2, 3, "delayed"), (3, 1, "uncertain")):
+        rig.store.bodies[number(email)] = BroadcastCanceled()
+        rig.store.add(email, "bob@example.com", attempts=attempts, status=status)
+    rig.start().run(5)
+    assert server.mails == [] and rig.store.rows == {}
+    assert (rig.store.last(1), rig.store.last(2)) == (Canceled(), Canceled())
+    assert isinstance(late := rig.store.last(3), Failed) and "may have delivered this email" in late.reason
 
 
 def test_a_full_database_loses_no_outcome() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from mailsvc.broadcasts.consent import BroadcastCanceled
 from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, ToSign
 from mailsvc.store.mail.envelope import EMPTY
@@ -98,6 +100,24 @@ def test_a_load_that_fails_is_not_charged(error: Exception) -> None:
     rig.messages.failures = [error]
     rig.load(1)
     assert (rig.errors, rig.memory.used) == ([error], 0)
+
+
+def test_an_email_of_a_canceled_broadcast_is_not_charged() -> None:
+    class Canceled:
+        async def unwanted(self, *of: object) -> Mapping[str, str]:
+            raise BroadcastCanceled
+
+    class OfBroadcast(Messages):
+        async def load(self, account_id: UUID, email_id: UUID, before_rest: Any) -> StoredPieces:
+            await before_rest(SIZE)
+            return StoredPieces(b"", b"x" * SIZE, EMPTY, broadcast_id=UUID(int=7))
+
+    sending: Any = Sending()
+    memory = MemoryBudget(10 * SIZE)
+    loader = MessageLoader(Clock(), OfBroadcast(), sending, memory, Canceled())
+    failed: list[Any] = []
+    Deferred.fromCoroutine(loader.load(transaction(1))).addErrback(lambda failure: failed.append(failure.type))
+    assert (failed, memory.used) == ([BroadcastCanceled], 0)
 
 
 class Ahead:

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
+from mailsvc.outcome import Bounced, Canceled, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
 from mailsvc.store.events.event_data import Bounce, Delay, Delivery, Failure
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import SUCCESS
@@ -159,6 +159,8 @@ def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
             return columns | _class(outcome.meaning) | ({"suppression": uuid7(at)} if outcome.suppress else {})
         case Failed(reason):
             return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": Failure(reason).stored()}
+        case Canceled():
+            return {"outcome": "canceled", "type": "email.canceled"}
         case Deferred(reason, next_at, meaning):
             return _waits("deferred", "delayed", reason, next_at, meaning)
         case Uncertain(reason, next_at):

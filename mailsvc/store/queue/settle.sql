@@ -1,5 +1,6 @@
 -- A plan made for an empty table must also suit a full one, so it leaves the planner no choice: each row is found by its key and then by
 -- its position. A row at another position is no longer leased, because nothing else changes leased rows.
+-- What may have been delivered stays uncertain while it is retried, so that nobody can cancel it and a late bounce is recorded.
 -- Returns the settled recipients as [settlement, recipient], or null for all of them.
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
@@ -18,7 +19,7 @@ WITH given AS MATERIALIZED (
     RETURNING h.n, h.recipient, q.address, true AS announced, q.notify
 ), kept AS (
     UPDATE queue q
-    SET lease = NULL, region = {region_now}, status = h.status, next_at = h.next_at, reason = h.reason, attempts = q.attempts + 1,
+    SET lease = NULL, region = {region_now}, status = CASE h.was WHEN 'uncertain' THEN h.was ELSE h.status END, next_at = h.next_at, reason = h.reason, attempts = q.attempts + 1,
         host = coalesce(h.host, q.host), source = coalesce(h.source, q.source), faults = q.faults + h.fault
     FROM held h WHERE q.ctid = h.place AND h.status IS NOT NULL
     RETURNING h.n, h.recipient, q.address, h.was NOT IN ('delayed', 'uncertain') AS announced, q.notify

@@ -8,7 +8,7 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.outcome import EVENTS, MOVES, WAITING, Bounced, Deferred, Delivered, Failed, Outcome, State, Uncertain
+from mailsvc.outcome import EVENTS, MOVES, WAITING, Bounced, Canceled, Deferred, Delivered, Failed, Outcome, State, Uncertain
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from tests.end_to_end.rig import check_invariants
@@ -69,6 +69,7 @@ MAKES: dict[tuple[State, State], tuple[Move, ...]] = {
     ("sending", "delayed"): (LATER,),
     ("sending", "uncertain"): (PERHAPS,),
     ("sending", "failed"): (fail,),
+    ("sending", "canceled"): (settle(Canceled()),),
     ("delayed", "sending"): (claim,),
     ("delayed", "canceled"): (cancel,),
     ("delayed", "failed"): (claim, fail),
@@ -124,6 +125,15 @@ async def test_nothing_else_changes_the_state(store: StoreRig, old: State) -> No
         await move(store, mail)
         [now] = await store.statuses(mail)
         assert now == old or (old, now) in MAKES, (old, move, now)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_may_have_been_delivered_cannot_be_canceled_after_another_attempt(store: StoreRig) -> None:
+    mail = await at(store, "uncertain")
+    await claim(store, mail)
+    await LATER(store, mail)
+    assert await store.emails.cancel(ACCOUNT, mail.email_id, NOW) == "too_late"
+    assert await store.statuses(mail) == ["uncertain"]
 
 
 @pytest_twisted.ensureDeferred
