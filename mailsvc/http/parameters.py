@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from uuid import UUID
 
 from mailsvc.http.problem import Problem, invalid
@@ -13,6 +14,9 @@ from mailsvc.store.paging import Page
 PAGE_DEFAULT = 20
 PAGE_MAX = 100
 KEY_MAX = 256
+VALUES_MAX = 5  # of a parameter of a page for people
+
+Found = TypeVar("Found")
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 
@@ -82,6 +86,15 @@ def one(request: Request, name: str) -> str:
     if len(values) > 1:
         raise invalid(f"The `{name}` parameter is given twice.")
     return values[0].decode("utf-8", "replace") if values else ""
+
+
+async def first(request: Request, name: str, read: Callable[[str], Awaitable[Found | None]]) -> Found | None:
+    """What `read` finds for a value of a query parameter. Programs on the way to a person's browser may have added more of them."""
+    values: list[bytes] = request.args.get(name.encode(), [])
+    for value in values[:VALUES_MAX]:
+        if (found := await read(value.decode("utf-8", "replace"))) is not None:
+            return found
+    return None
 
 
 def several(request: Request, name: str) -> list[str]:

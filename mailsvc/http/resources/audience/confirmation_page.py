@@ -78,7 +78,7 @@ class ConfirmationPage:
         return await self._show(request)
 
     async def _asked(self, request: Request) -> Asked | None:
-        found = await self.context.links.read(parameters.one(request, "token"))
+        found = await parameters.first(request, "token", self.context.links.read)
         return None if found is None else await self.context.confirmations.get(*found)
 
 

@@ -66,7 +66,7 @@ class UnsubscribePage:
         return await request.detached(self._show(request))
 
     async def _show(self, request: Request, done: str = "") -> bytes:
-        link = await self.context.links.read(parameters.one(request, "token"))
+        link = await parameters.first(request, "token", self.context.links.read)
         if link is None:
             return _send(request, 404, _page(_WRONG, ""))
         account_id = link.source.account_id
@@ -80,7 +80,7 @@ class UnsubscribePage:
         return await request.detached(self._change(request))
 
     async def _change(self, request: Request) -> bytes:
-        link = await self.context.links.read(parameters.one(request, "token"))
+        link = await parameters.first(request, "token", self.context.links.read)
         if link is None:
             return _send(request, 404, _page(_WRONG, ""))
         content = request.body()

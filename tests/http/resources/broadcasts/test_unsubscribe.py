@@ -73,6 +73,23 @@ async def test_one_click(rig: ApiRig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_other_values_of_the_parameter_do_no_harm(rig: ApiRig) -> None:
+    """Programs that check links on their way to a person may add parameters of their own."""
+    contact, path = await add(rig), await link(rig)
+    token = path.partition("=")[2]
+    for query in (f"token={token}&token={token}", f"token=theirs&token={token}", f"token={token}&token="):
+        assert (await call(rig, "GET", f"/unsubscribe?{query}")).status == 200
+        assert (await post(rig, f"/unsubscribe?{query}", CLICK)).status == 204
+        assert await unsubscribed(rig, contact)
+        await post(rig, f"/unsubscribe?{query}", b"save=again")
+        assert not await unsubscribed(rig, contact)
+    for method in ("GET", "POST"):
+        page = await call(rig, method, "/unsubscribe?token=a&token=b")
+        assert page.status == 404 and b"This link is not valid" in page.body
+    assert (await call(rig, "GET", "/confirm?token=a&token=b")).headers["content-type"].startswith("text/html")
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_address_is_shortened_if_the_account_wants_it(rig: ApiRig) -> None:
     for name, kinds in (("ada@example.net", []), ("bob@example.net", ["addresses"])):
         await rig.pool.run("UPDATE accounts SET minimize = %s WHERE id = %s", (kinds, rig.account_id))
