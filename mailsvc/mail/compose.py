@@ -43,7 +43,7 @@ _TYPES = mimetypes.MimeTypes().types_map[1] | {  # without the lists of this mac
 _ANY_FILE = "application/octet-stream"
 _BETWEEN_ADDRESSES = str.maketrans("<>,;", "    ")
 _MESSAGE = "message/rfc822"
-_TOO_LARGE = f"The headers, subject included, are larger than {header.BLOCK_LIMIT // 1024} kB."
+_TOO_LARGE = f"The headers, subject included, are larger than {header.BLOCK_LIMIT // 1024} kB. Shorten them."
 FILENAME_MAX = 1000  # characters
 ATTACHMENTS_MAX = 900  # fewer parts than mime.parse reads
 
@@ -154,7 +154,7 @@ def _reply_to(draft: Draft) -> tuple[Mailbox, ...]:
         return draft.reply_to
     named = set(custom[0].lower().translate(_BETWEEN_ADDRESSES).split())
     if not named.issuperset(box.address.lower() for box in draft.reply_to):
-        raise ComposeError("headers", "The header Reply-To and the `reply_to` field name different addresses.")
+        raise ComposeError("headers", "The header Reply-To and the `reply_to` field name different addresses. Give one of them only.")
     return ()
 
 

@@ -39,6 +39,7 @@ _RESERVED = frozenset(
         *("dkim-signature", "return-path", "authentication-results", "apparently-to"),
     }
 )
+_INSTEAD = {name: f" Use the `{name}` field." for name in ("from", "to", "cc", "bcc", "subject")}
 _RESERVED_BEGINNINGS = ("arc-", "received", "resent-", "content-")
 
 
@@ -62,7 +63,7 @@ def fold(name: str, tokens: Iterable[str]) -> str:
         return line + "\r\n"
     lines.append(line)
     if max(map(len, lines)) > LONGEST_LINE:
-        raise HeaderError(f"The header {name} has a word that is too long for a line.")
+        raise HeaderError(f"The header {name} has a word that is too long for a line. Divide it by spaces.")
     return "\r\n".join(lines) + "\r\n"
 
 
@@ -246,7 +247,7 @@ def check_custom(headers: Mapping[str, str]) -> None:
         if not _NAME.fullmatch(name):
             raise HeaderError(f"A header name must have 1 to {NAME_LIMIT} printable ASCII characters, without spaces or a colon.")
         if lower in _RESERVED or lower.startswith(_RESERVED_BEGINNINGS):
-            raise HeaderError(f"The header {name} cannot be set.")
+            raise HeaderError(f"The header {name} cannot be set.{_INSTEAD.get(lower, '')}")
         if lower in seen:
             raise HeaderError(f"The header {name} is given twice.")
         _refuse_forbidden(name, value)

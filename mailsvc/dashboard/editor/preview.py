@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
@@ -27,13 +28,18 @@ from mailsvc.store.people.audit import Line
 
 _LINKS = '<base target="_blank">'
 _DARK = '<meta name="color-scheme" content="dark"><style>:root{color-scheme:dark;background:#121212;color:#e8e8e8}</style>'
+# What can precede the contents of the head: comments, the document type, and the tags of `html` and `head`.
+_BEGINNING = re.compile(
+    r"""\ufeff?(?>(?:\s+|<!--(?:-?>|.*?--!?>)|<[!?](?!--)[^>]*>|<(?:html|head)(?=[\s/>])(?>(?:[^<>"']+|"[^"]*"|'[^']*')*)>)*)""",
+    re.IGNORECASE | re.ASCII | re.DOTALL,
+)
 Reserve = Callable[[int], Awaitable[None]]  # memory for long texts, in bytes
 
 
 def framed(html: str, *, dark: bool) -> str:
     """The HTML for the preview frame: links open in a new tab, and `dark` asks for its dark variant."""
-    place = html.lower().find("<head", 0, 2000)
-    place = html.find(">", place) + 1 if place >= 0 else 0
+    found = _BEGINNING.match(html, 0, 5000)
+    place = found.end() if found is not None else 0
     return html[:place] + _LINKS + (_DARK if dark else "") + html[place:]
 
 

@@ -12,6 +12,8 @@ LATE = timedelta(minutes=5)  # a time this far in the past still means now, beca
 RECENT = timedelta(days=30)  # a date without a year that was within this time means that day, not the one in a year
 
 _ISO = re.compile(r"\d{4}-?(\d\d|W\d\d)")
+_CALENDAR = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
+_CLOCK = re.compile(r"[t ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:z|[+-]\d\d:?\d\d)?", re.ASCII)
 _UNIT = r"(?:sec(?:ond)?s?|min(?:ute)?s?|h(?:ou)?rs?|days?|weeks?)"
 _AMOUNT = rf"(?:an?|\d{{1,6}}(?:\.\d{{1,3}})?) {_UNIT}"
 _WEEKDAY = r"(?:mon(?:day)?|tues?(?:day)?|wed(?:nesday)?|thu(?:rs(?:day)?)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"
@@ -62,9 +64,9 @@ def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> dateti
             raise Natural
         at = _english(" ".join(text.lower().replace(".m.", "m").replace(" a.m", " am").replace(" p.m", " pm").split()), now)
     if at > now + ahead:
-        raise Unreadable(f"must be at most {ahead.days} days in the future")
+        raise Unreadable(f"must be at most {ahead.days} days in the future, but means {at:%Y-%m-%d %H:%M} UTC")
     if at < now - LATE:
-        raise Unreadable("is in the past")
+        raise Unreadable(f"is in the past: it means {at:%Y-%m-%d %H:%M} UTC")
     return at if at > now else None
 
 
@@ -91,19 +93,46 @@ def _english(text: str, now: datetime) -> datetime:
     else:
         found = _ABSOLUTE.fullmatch(text)
         if found is None:
-            raise Unreadable('must be an ISO 8601 time or an English one, such as "in 1 min" or "tomorrow at 9am"')
+            raise Unreadable(_unknown(text, now))
         zone = ZoneInfo(_ZONES[found["zone"]]) if found["zone"] else UTC
         time = found["time"] or found["only"] or "00:00"
         day = (found["day"] or found["then"] or "").replace(",", "").removesuffix("rs")  # dateparser does not know "thurs"
         plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
-    local = _latest_year(day, _understood(plain, now, zone), now)
+    try:
+        local = _understood(plain, now, zone)
+    except (ValueError, OverflowError):
+        raise Unreadable(_no_such_day(day) if day else "is too far in the future") from None
+    local = _latest_year(day, local, now)
     if day.removeprefix("this ").startswith(_WEEKDAYS):
         today = local - timedelta(days=7)  # dateparser takes today's weekday for the one in a week
         local = today if _moment(today, now) > now else local
     at = _moment(local, now)
     if at.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
-        raise Unreadable("is not an existing time: clocks skip it, because summer time begins")
+        instead = at.astimezone(zone).isoformat()
+        raise Unreadable(f"is not an existing time: clocks skip it, because summer time begins. Use {instead}, for example")
     return at
+
+
+def _unknown(text: str, now: datetime) -> str:
+    """Why a text is neither ISO 8601 nor one of the English forms."""
+    date = _CALENDAR.match(text)
+    if date is not None and not _is_day(*map(int, date.groups())):
+        return _no_such_day(date[0])
+    if date is not None and _CLOCK.fullmatch(text[date.end() :]):
+        return "is not an existing time: hours go from 00 to 23, minutes and seconds from 00 to 59, and offsets to 23:59"
+    iso = f"{now + timedelta(days=1):%Y-%m-%dT%H:00:00Z}"
+    return f'must be an ISO 8601 time, such as "{iso}", or an English one, such as "in 1 min" or "tomorrow at 9am"'
+
+
+def _is_day(year: int, month: int, day: int) -> bool:
+    try:
+        return bool(datetime(year, month, day, tzinfo=UTC))
+    except ValueError:
+        return False
+
+
+def _no_such_day(day: str) -> str:
+    return f"is not an existing time: the calendar has no {day}. Check the year, the month and the day"
 
 
 def _latest_year(day: str, local: datetime, now: datetime) -> datetime:
@@ -120,14 +149,11 @@ def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
 
     local = now.astimezone(zone).replace(tzinfo=None)
     settings = {"PREFER_DATES_FROM": "future", "RELATIVE_BASE": local, "TIMEZONE": "UTC", "RETURN_AS_TIMEZONE_AWARE": False}
-    try:
-        with _one_at_a_time:
-            at = dateparser.parse(plain, languages=["en"], settings=settings)
-        if at is None:
-            raise Unreadable("is not an existing time")
-        return at.replace(tzinfo=zone)
-    except (ValueError, OverflowError) as error:
-        raise error if isinstance(error, Unreadable) else Unreadable("is not an existing time") from None
+    with _one_at_a_time:
+        at = dateparser.parse(plain, languages=["en"], settings=settings)
+    if at is None:
+        raise ValueError("no such time")
+    return at.replace(tzinfo=zone)
 
 
 def _moment(local: datetime, now: datetime) -> datetime:
@@ -136,4 +162,4 @@ def _moment(local: datetime, now: datetime) -> datetime:
         first = local.replace(fold=0).astimezone(UTC)
         return first if first >= now - LATE else local.replace(fold=1).astimezone(UTC)
     except OverflowError:
-        raise Unreadable("is not an existing time") from None
+        raise Unreadable("must be in the years 1 to 9999") from None

@@ -11,6 +11,7 @@ import attrs
 import pytest
 import pytest_twisted
 
+from mailsvc.dashboard.editor.preview import framed
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.paging import Page
@@ -136,6 +137,22 @@ async def test_the_preview_has_the_values_of_the_contact_and_a_policy_of_its_own
     missing = await writer.ann.get(f"{writer.path}/preview?contact=nobody@example.net")
     assert missing.status == 422 and "no contact with this address" in missing.text
     assert "frame-ancestors 'self'" in missing.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("html", "begins"),
+    [
+        ("<p>x", "*<p>x"),
+        ("<!-- <head> --><html lang='a>b'>\n<head class=x><meta>", "<!-- <head> --><html lang='a>b'>\n<head class=x>*<meta>"),
+        ("<!--[if mso]><head><![endif]--><!doctype html><HEAD><b>", "<!--[if mso]><head><![endif]--><!doctype html><HEAD>*<b>"),
+        ("<!doctype html><header>x</header>", "<!doctype html>*<header>x</header>"),
+        ("<!-- not ended <head>", "*<!-- not ended <head>"),
+        ("<!--><head>-->", "<!--><head>*-->"),
+    ],
+)  # fmt: skip
+def test_the_preview_adds_to_the_head_and_to_no_comment(html: str, begins: str) -> None:
+    """Nothing precedes the document type, without which browsers show a page as those of the nineties."""
+    assert framed(html, dark=False) == begins.replace("*", '<base target="_blank">')
 
 
 @pytest_twisted.ensureDeferred

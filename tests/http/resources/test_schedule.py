@@ -79,6 +79,24 @@ def test_schedule_refuses_what_it_does_not_understand(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2026-11-31T10:00:00Z", "is not an existing time: the calendar has no 2026-11-31. Check the year, the month and the day"),
+        ("February 30 at 9am", "is not an existing time: the calendar has no february 30. Check the year, the month and the day"),
+        ("2026-11-22T24:30:00Z", "hours go from 00 to 23, minutes and seconds from 00 to 59, and offsets to 23:59"),
+        ("in 999999 weeks", "is too far in the future"),
+        ("nov 19", "is in the past: it means 2026-11-19 00:00 UTC"),
+        ("2027-01-01T00:00:00+01:00", "must be at most 30 days in the future, but means 2026-12-31 23:00 UTC"),
+        ("22.11.2026 10:00", 'such as "2026-11-22T00:00:00Z", or an English one, such as "in 1 min" or "tomorrow at 9am"'),
+    ],
+)  # fmt: skip
+def test_schedule_says_what_is_wrong_and_what_to_write_instead(text: str, why: str) -> None:
+    with pytest.raises(schedule.Unreadable) as refused:
+        read(text)
+    assert str(refused.value).endswith(why)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("nov 21", "is in the past"), ("November 10 at 5am", "is in the past"), ("20th nov ET", "is in the past"),
@@ -112,7 +130,7 @@ def test_schedule_takes_the_second_of_two_equal_times_if_the_first_has_passed(te
 @pytest.mark.parametrize("text", ["tomorrow at 2:30am ET", "2027-03-14 at 2:59 am ET", "sunday at 2am ET"])
 def test_schedule_refuses_a_time_that_clocks_skip(text: str) -> None:
     """On 2027-03-14, clocks in New York show 3:00 after 1:59."""
-    with pytest.raises(schedule.Unreadable, match="is not an existing time: clocks skip it"):
+    with pytest.raises(schedule.Unreadable, match=r"clocks skip it, .* Use 2027-03-14T03:.*-04:00, for example"):
         read(text, datetime(2027, 3, 13, 15, tzinfo=UTC))
     assert read("tomorrow at 3am ET", datetime(2027, 3, 13, 15, tzinfo=UTC)) == datetime(2027, 3, 14, 7, tzinfo=UTC)
     assert read("sunday at 2:30am ET", datetime(2027, 3, 7, 6, tzinfo=UTC)) == datetime(2027, 3, 7, 7, 30, tzinfo=UTC)  # the week before
