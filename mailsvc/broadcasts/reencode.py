@@ -11,6 +11,7 @@ import io
 import json
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from PIL import Image, ImageCms, ImageOps, ImageSequence
@@ -26,6 +27,13 @@ _SAVED: dict[str, dict[str, Any]] = {
     "jpeg": {"format": "JPEG", "quality": 88, "optimize": True, "progressive": True},
     "gif": {"format": "GIF"},
     "webp": {"format": "WEBP", "quality": 88, "method": 3},
+}
+# How a PNG's transparent value is brought to the 8 bits of its pixels, which are widened or cut off when they are read.
+_TO_8_BITS: dict[str, Callable[[int], int]] = {
+    "L;2": lambda gray: gray * 85,
+    "L;4": lambda gray: gray * 17,
+    "I;16B": lambda gray: gray >> 8,
+    "RGB;16B": lambda part: part >> 8,
 }
 _MODES = {"png": ("1", "L", "LA", "P", "RGB", "RGBA"), "jpeg": ("L", "RGB"), "gif": ("L", "P", "RGBA"), "webp": ("RGB", "RGBA")}
 
@@ -45,6 +53,8 @@ def encoded_again(data: bytes) -> tuple[dict[str, Any], bytes]:
     if max(width, height) > SIDE or width * height > PIXELS:
         raise Refused("size")
     try:
+        if kind == "png":
+            _scale_transparent(image)
         frames = _frames(image, kind)
         made = _saved(frames, kind, image.info.get("loop"))
     except Refused:
@@ -55,6 +65,12 @@ def encoded_again(data: bytes) -> tuple[dict[str, Any], bytes]:
         raise Refused("broken") from None
     width, height = frames[0][0].size
     return {"kind": kind, "width": width, "height": height, "frames": len(frames)}, made
+
+
+def _scale_transparent(image: Any) -> None:
+    scale, value = _TO_8_BITS.get(image.tile[0].args), image.info.get("transparency")
+    if scale is not None and value is not None:
+        image.info["transparency"] = tuple(map(scale, value)) if isinstance(value, tuple) else scale(value)
 
 
 def _frames(image: Any, kind: str) -> list[tuple[Any, int]]:
@@ -72,7 +88,9 @@ def _clean(image: Any, kind: str) -> Any:
     image.load()
     profile, transparent = image.info.get("icc_profile"), image.info.get("transparency")
     if image.mode.startswith("I"):  # grays of 16 bits, which convert() would cut off instead of scaling
-        image, transparent = image.convert("I").point(lambda gray: gray * (1 / 256)).convert("L"), None
+        image = image.convert("I").point(lambda gray: gray * (1 / 256)).convert("L")
+    if image.mode == "CMYK":  # its profile leads to RGB
+        image, profile = _in_srgb(image, profile), None
     if image.mode not in _MODES[kind]:
         image = image.convert("RGBA" if kind != "jpeg" and (transparent is not None or image.mode in ("PA", "La", "RGBa")) else "RGB")
         transparent = None
@@ -83,11 +101,12 @@ def _clean(image: Any, kind: str) -> Any:
 
 def _in_srgb(image: Any, profile: bytes | None) -> Any:
     """Most profiles are of sRGB anyway; a profile that can't be used is ignored, as most programs do."""
-    if not profile or image.mode not in ("RGB", "RGBA"):
+    if not profile or image.mode not in ("RGB", "RGBA", "CMYK"):
         return image
+    mode = "RGB" if image.mode == "CMYK" else image.mode
     try:
         given = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        return ImageCms.profileToProfile(image, given, ImageCms.createProfile("sRGB"), outputMode=image.mode) or image
+        return ImageCms.profileToProfile(image, given, ImageCms.createProfile("sRGB"), outputMode=mode) or image
     except Exception:
         return image
 

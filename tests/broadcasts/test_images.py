@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from mailsvc.broadcasts import images
 from mailsvc.broadcasts.images import LARGEST, WAITING, ImageReader, Refused
 from mailsvc.store.broadcasts.images import Picture
-from tests.broadcasts.pictures import SECRET, animation, claimed, encoded, picture
+from tests.broadcasts.pictures import SECRET, animation, claimed, encoded, picture, printed_profile, transparent
 
 READER = ImageReader(lambda work: succeed(work()))
 
@@ -55,6 +55,33 @@ async def test_transparency_and_other_colors_stay() -> None:
     assert red[0] > 200 and max(red[1:]) < 60
     gray = opened(await READER.read(encoded(Image.new("I;16", (4, 4), 0x7500), "PNG"))).convert("L").getpixel((1, 1))
     assert gray == 0x75
+
+
+@pytest.mark.parametrize(
+    ("depth", "gray", "row", "clear", "shown"),
+    [
+        (16, True, "0000 8000 ffff", "8000", [255, 0, 255]),
+        (16, False, "800000000000 000100020003", "800000000000", [0, 255]),
+        (8, True, "00 80 ff", "0080", [255, 0, 255]),
+        (4, True, "5a", "0005", [0, 255]),
+        (2, True, "1b", "0001", [255, 0, 255, 255]),
+        (1, True, "aa", "0001", [0, 255] * 4),
+    ],
+)  # fmt: skip
+@pytest_twisted.ensureDeferred
+async def test_a_transparent_color_stays_transparent(depth: int, gray: bool, row: str, clear: str, shown: list[int]) -> None:
+    read = opened(await READER.read(transparent(depth, gray, bytes.fromhex(row), bytes.fromhex(clear)))).convert("RGBA")
+    assert [read.getpixel((x, 0))[3] for x in range(read.width)] == shown
+
+
+@pytest_twisted.ensureDeferred
+async def test_colors_of_print_become_srgb_by_their_profile() -> None:
+    cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
+    red = opened(await READER.read(encoded(cyan, "JPEG", icc_profile=printed_profile()))).getpixel((4, 4))
+    assert red[0] > 2 * max(red[1:])
+    for broken in (b"no profile", printed_profile()[:400]):
+        blue = opened(await READER.read(encoded(cyan, "JPEG", icc_profile=broken))).getpixel((4, 4))
+        assert blue[0] < 60 and min(blue[1:]) > 200
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP"])
