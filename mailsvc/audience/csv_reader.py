@@ -42,16 +42,30 @@ class Piece:
 
 
 def header(data: bytes) -> tuple[list[str], str, int]:
-    """The fields of the first line, what separates them, and the length of that line in bytes. Raises Unreadable."""
+    """The fields of the first line, what separates them, and where the next line begins. Raises Unreadable.
+
+    A line `sep=;` before it, which spreadsheet programs write and read, only names the separator.
+    """
     start = len(_BOM) if data.startswith(_BOM) else 0
     line, newline, _ = data[start:].partition(b"\n")
+    if (named := _separator(line)) is not None:
+        start += len(line) + len(newline)
+        line, newline, _ = data[start:].partition(b"\n")
     text = line.decode("utf-8", "replace").rstrip("\r")
-    separator = max(SEPARATORS, key=text.count)  # the first one if none occurs
+    separator = named or max(SEPARATORS, key=text.count)  # the first one if none occurs
     try:
         fields = next(csv.reader([text], delimiter=separator), [])
     except csv.Error as error:
         raise Unreadable(str(error)) from None
     return [field.strip() for field in fields], separator, start + len(line) + len(newline)
+
+
+def _separator(line: bytes) -> str | None:
+    """What a line such as `sep=;` or `"sep=;"` names."""
+    text = line.rstrip(b"\r").removeprefix(b'"').lower()
+    name = text[4:].removesuffix(b'"')
+    named = text.startswith(b"sep=") and len(name) == 1 and name.isascii() and not name.isalnum() and name not in (b" ", b'"', b"\0")
+    return name.decode("ascii") if named else None
 
 
 def read(data: bytes, separator: str, final: bool, most: int) -> Piece:

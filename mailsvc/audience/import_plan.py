@@ -27,7 +27,7 @@ _YES = frozenset({"true", "t", "1", "yes", "y", "unsubscribed"})
 _UNREADABLE = "the row has a quotation mark that is not closed, or is too long"
 _FIRST_LINE = "The first line of `file` cannot be read. Separate lines with LF or CRLF, and check the quotation marks and long fields."
 _TOO_MANY = "the row has more fields than the header; see whether one has to be in quotation marks"
-_NOT_UTF8 = "the row is not UTF-8"
+_NOT_UTF8 = "the row is not UTF-8; save the file as “CSV UTF-8” and import it again"
 _CONTROL = dict.fromkeys([*range(32), 127], " ")
 
 

@@ -79,6 +79,10 @@ def test_header_has_a_separator_and_no_mark() -> None:
     assert csv_reader.header(b"\xef\xbb\xbfE-Mail; Name \r\nx") == (["E-Mail", "Name"], ";", 18)
     assert csv_reader.header(b"email") == (["email"], ",", 5)
     assert csv_reader.header(b'"a,b"\tc\td\n') == (["a,b", "c", "d"], "\t", 10)
+    assert csv_reader.header(b"\xef\xbb\xbfsep=;\r\nemail;a,b\r\nx") == (["email", "a,b"], ";", 21)
+    assert csv_reader.header(b'"sep=|"\nemail|name\n') == (["email", "name"], "|", 19)
+    assert csv_reader.header(b"sep=\t\nemail") == (["email"], "\t", 11)
+    assert csv_reader.header(b"sep=a,b\nemail\n") == (["sep=a", "b"], ",", 8)
     assert csv_reader.header(b"") == ([], ",", 0)
 
 

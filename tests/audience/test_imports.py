@@ -125,10 +125,19 @@ async def test_wrong_rows_are_listed_with_line_and_reason(importing: Importing) 
     assert [line for line, _ in await importing.errors(done.id)] == [2, 3, 7, 8, 9, 10, 12]
     reasons = [reason for _, reason in await importing.errors(done.id)]
     assert reasons[2:] == [
-        "the email address is missing", "the row is not UTF-8", "a property must be a number",
+        "the email address is missing", "the row is not UTF-8; save the file as “CSV UTF-8” and import it again",
+        "a property must be a number",
         "the row has more fields than the header; see whether one has to be in quotation marks",
         "the row has a quotation mark that is not closed, or is too long",
     ]  # fmt: skip
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_line_that_names_the_separator_counts_as_a_line(importing: Importing) -> None:
+    done = await importing.run("sep=;\r\nemail;first_name\r\nada@example.net;Ada, Countess\r\nnobody;x\r\n")
+    assert (done.status, counted(done)) == ("completed", (2, 1, 0, 0, 1))
+    assert (await importing.audience.find("ada@example.net")).first_name == "Ada, Countess"
+    assert [line for line, _ in await importing.errors(done.id)] == [4]
 
 
 @pytest_twisted.ensureDeferred

@@ -11,6 +11,7 @@ import attrs
 from mailsvc.audience import csv_reader
 from mailsvc.audience.import_plan import ColumnMap, Columns, Plan, WrongMap, columns
 from mailsvc.http.resources.audience.fields import RESERVED
+from mailsvc.mail.address import AddressError, parse_mailbox
 
 Kind = Literal["string", "number"]
 MOST = 150  # columns that can be chosen
@@ -61,6 +62,8 @@ def read(data: bytes, known: Mapping[str, Kind]) -> Header:
         raise WrongFile("The first line can’t be read. In a spreadsheet program, save the file as “CSV UTF-8”.") from None
     if not any(names):
         raise WrongFile("The file is empty. Its first line must name the columns.")
+    if any(map(_is_address, names)):
+        raise WrongFile("The first line has an address instead of the names of the columns. Put a line such as “email,first_name” first.")
     rows = [row.fields for row in csv_reader.read(data[start:], separator, True, SAMPLES).rows if row.fields]
     guesses = _guesses(data, names, rows, known)
     taken = {*known, *RESERVED}
@@ -72,6 +75,13 @@ def read(data: bytes, known: Mapping[str, Kind]) -> Header:
         found.append(Column(at, _readable(name) or f"Column {at + 1}", samples, new, guesses.get(at, SKIP)))
         taken.add(key)
     return Header(separator, start, found, max(0, len(names) - MOST))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return "@" in text and bool(parse_mailbox(text))
+    except AddressError:
+        return False
 
 
 def _guesses(data: bytes, names: Sequence[str], rows: Sequence[Sequence[str]], known: Mapping[str, Kind]) -> dict[int, str]:

@@ -50,6 +50,7 @@ ADD = f"""
 INSERT INTO contact_imports (account_id, id, status, settings, bytes, position, line, created_at)
 VALUES (%s, %s, %s, %s, %s, %s, 1, %s) RETURNING {COLUMNS}
 """
+LINE = "UPDATE contact_imports SET line = %s WHERE account_id = %s AND id = %s"
 START = f"""
 UPDATE contact_imports SET status = 'queued', settings = %s, position = %s, created_at = %s
 WHERE account_id = %s AND id = %s AND status = 'uploaded' RETURNING {COLUMNS}
@@ -157,6 +158,8 @@ class Imports:
             [row] = await tx.rows(ADD, (account_id, id_, status, (orders or NONE).stored(), size, start, now))
             number = 0
             async for chunk in chunks:
+                if number == 0 and (line := chunk[:start].count(b"\n")) > 1:  # one before the header names the separator
+                    await tx.run(LINE, (line, account_id, id_))
                 await tx.run(ADD_CHUNK, (account_id, id_, number, chunk))
                 number += 1
             await write(tx, lines, now.timestamp())

@@ -97,6 +97,7 @@ async def test_a_file_is_uploaded_its_columns_are_chosen_and_the_result_is_shown
         (b"", "Choose a file."),
         (b"\n\n", "The file is empty."),
         (b"PK\x03\x04\0\0", "isn’t a CSV file in UTF-8"),
+        (b"ada@example.net,Ada\nbob@example.net,Bob\n", "an address instead of the names of the columns"),
         (b"email,name\rada@example.net,Ada\r", "The first line can’t be read."),
     ],
 )
