@@ -111,7 +111,8 @@ class UnsubscribePage:
         if action == "again":
             changed = await self.context.preferences.change(account_id, link.hash, (), False, by)
             self._changed(changed, by, out=False)
-            return "You are subscribed again."
+            rest = all(topic.subscribed for topic in standing.topics)
+            return "You are subscribed again." if rest else "You are subscribed again, except to what is not checked below."
         ticked = set(form.get("topic", ()))
         offered = set(form["offered"][0].split()) if "offered" in form else {str(topic.id) for topic in standing.topics}
         choices = [(topic, str(topic.id) in ticked) for topic in standing.topics if str(topic.id) in offered]

@@ -151,6 +151,9 @@ async def test_the_page_saves_topics_and_everything(rig: ApiRig) -> None:
     assert await unsubscribed(rig, contact)
     assert b"You are subscribed again." in (await post(rig, path, b"save=again")).body
     assert not await unsubscribed(rig, contact)
+    await post(rig, path, b"save=topics")
+    await post(rig, path, b"save=nothing")
+    assert b"You are subscribed again, except to what is not checked below." in (await post(rig, path, b"save=again")).body
 
 
 @pytest_twisted.ensureDeferred
