@@ -5,6 +5,7 @@ Only the file is given to its field in another way: the dialog that chooses one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,8 @@ def write_the_letter(page: Page, keyboard: Keyboard, daemon: Daemon) -> None:
     page.keyboard.type(", our shop is open again.")
     keyboard.press("button", "Unsubscribe footer")
     expect(page.locator("#status")).to_contain_text("Saved at", timeout=15_000)
+    expect(page.get_by_role("heading", level=1)).to_have_text("First newsletter")
+    expect(page).to_have_title(re.compile("First newsletter"))
 
 
 def preview_and_test(page: Page, keyboard: Keyboard) -> None:

@@ -94,6 +94,14 @@ function warn(saved, mine) {
   conflict.hidden = false;
 }
 
+// The page is called like the broadcast, which is called like its subject if it has no name.
+function rename(name) {
+  const heading = document.querySelector("h1");
+  if (!name || name === heading.textContent) return;
+  document.title = document.title.replace(heading.textContent, () => name);
+  heading.textContent = name;
+}
+
 async function store() {
   const counted = changes;
   status.textContent = "Saving…";
@@ -103,13 +111,15 @@ async function store() {
       draft.elements.document.value = json;
       draft.elements.html.value = html;
     }
-    const { ok, answer } = await ask(`${path}/save`, new FormData(draft));
+    const sent = new FormData(draft);
+    const { ok, answer } = await ask(`${path}/save`, sent);
     showErrors(ok ? {} : answer.errors);
     if (!ok) {
       status.textContent = `Not saved: ${Object.values(answer.errors).join(" ")}`;
       return false;
     }
     draft.elements.base.value = answer.base;
+    rename(sent.get("name").trim() || sent.get("subject").trim());
     stored = counted;
     draft.toggleAttribute("data-unsaved", stored !== changes);
     status.textContent = `Saved at ${time(Date.now())}.`;
