@@ -19,8 +19,9 @@ WITH given AS MATERIALIZED (
     RETURNING h.n, h.recipient, q.address, true AS announced, q.notify
 ), kept AS (
     UPDATE queue q
-    SET lease = NULL, region = {region_now}, status = CASE h.was WHEN 'uncertain' THEN h.was ELSE h.status END, next_at = h.next_at, reason = h.reason, attempts = q.attempts + 1,
-        host = coalesce(h.host, q.host), source = coalesce(h.source, q.source), faults = q.faults + h.fault
+    SET lease = NULL, region = {region_now}, status = CASE h.was WHEN 'uncertain' THEN h.was ELSE h.status END, next_at = h.next_at,
+        reason = h.reason, attempts = q.attempts + 1, host = coalesce(h.host, q.host), source = coalesce(h.source, q.source),
+        faults = q.faults + h.fault
     FROM held h WHERE q.ctid = h.place AND h.status IS NOT NULL
     RETURNING h.n, h.recipient, q.address, h.was NOT IN ('delayed', 'uncertain') AS announced, q.notify
 ), settled AS MATERIALIZED (
