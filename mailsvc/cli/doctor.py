@@ -41,9 +41,10 @@ from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.logs import installation as installed
 from mailsvc.store.logs.figures import Vitals
 from mailsvc.store.logs.retention import Retention
+from mailsvc.store.mail import write_check
 from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.postgres import server_settings, upgrade_check
-from mailsvc.store.postgres.errors import Unavailable
+from mailsvc.store.postgres.errors import Contention, Unavailable
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes
 
@@ -93,8 +94,7 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
             why = explain(error)
             if why is None:
                 raise
-            remedy = _NO_DATABASE if isinstance(error, Unavailable) else "Fix the reported error."
-            found.append(Finding("database", "error", f"{why.rstrip('.')}.", f"{remedy} Nothing else was checked without it."))
+            found.append(Finding("database", "error", f"{why.rstrip('.')}.", f"{_remedy(error)} {installation.ALONE}"))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
@@ -103,6 +103,12 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
             raise SystemExit(1)
 
     start(settings, work)
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, Contention):
+        return installation.UNLOCK
+    return _NO_DATABASE if isinstance(error, Unavailable) else "Fix the reported error."
 
 
 def default_probe(settings: Settings) -> str | None:
@@ -118,7 +124,10 @@ def show(found: Sequence[Finding]) -> None:
 
 async def inside(examined: Doctor, settings: Settings, database: Database, reactor: Any) -> list[Finding]:
     """What can be checked with the database."""
-    now, found = utc(reactor), await examined.inside()
+    now = utc(reactor)
+    if (problem := await write_check.locked(database.pool, now)) is not None:
+        return [installation.locked(problem)]  # other checks would wait for the same lock
+    found = await examined.inside()
     found.append(installation.writes(await server_settings.write_problem(database.pool)))
     found += sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now)
     found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))

@@ -23,6 +23,9 @@ from mailsvc.store.queue.processes import HEARTBEAT, SILENT
 AUDIT_UNSENT = 1000  # lines; more are a sign that the destination does not take them
 GREETING = ("25", "587", "2587")  # ports whose server sends its greeting in clear
 
+UNLOCK = "Find out which session has the lock, and end it or wait for it (docs/operations.md, When something breaks)."
+ALONE = "Nothing else was checked without it."
+
 
 @attrs.frozen
 class Process:
@@ -86,6 +89,11 @@ def body_keys(missing: Mapping[UUID, str], left: Sequence[Path]) -> list[Finding
     gone = "It belongs to no account: it was deleted on another machine, or `mailsvc account encrypt` was interrupted."
     found += [Finding(f"key file {path}", "warning", gone, "If the account was deleted, delete the file and its copies.") for path in left]
     return found or [Finding("encrypted messages", "ok", "The keys of all accounts that have encrypted messages are here.")]
+
+
+def locked(problem: str) -> Finding:
+    """`problem`: what `write_check.locked` returns."""
+    return Finding("database", "error", f"No mail is accepted: {problem}.", f"{UNLOCK} {ALONE}")
 
 
 def writes(problem: str | None) -> Finding:

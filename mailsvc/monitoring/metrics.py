@@ -133,12 +133,12 @@ def installation(exposition: Exposition, reading: Reading) -> None:
     exposition.gauge("ledger_lag_seconds", "Seconds since the oldest event without a number was committed.", reading.ledger.seconds)
 
 
-def database(pool: Any, notifications: Any) -> Callable[[Exposition], None]:
+def database(pool: Any, notifications: Any, unwritable: Callable[[], str | None]) -> Callable[[Exposition], None]:
     def write(exposition: Exposition) -> None:
         connections = {("busy",): pool.busy, ("idle",): pool.connections - pool.busy}
         exposition.gauge("pool_connections", "Database connections, by state.", connections, ("state",))
-        about = "Whether Postgres can write, as far as this process knows: 0 if its disk or memory is full."
-        exposition.gauge("database_writable", about, int(pool.problem is None))
+        about = "Whether Postgres can write, as far as this process knows: 0 if its disk or memory is full, or a table is locked."
+        exposition.gauge("database_writable", about, int(unwritable() is None))
         exposition.gauge("pool_waiting", "Callers waiting for a database connection.", pool.waiting)
         exposition.counter("pool_statements", "SQL statements.", pool.statements)
         exposition.counter("pool_commits", "Committed transactions of several statements.", pool.commits)

@@ -24,6 +24,8 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.runtime.polling import every
 from mailsvc.store.cells.coordinator import unreachable
 from mailsvc.store.logs.figures import Figures, Vitals
+from mailsvc.store.mail import write_check
+from mailsvc.store.mail.write_check import WriteCheck
 from mailsvc.store.postgres.cells import cell_of
 from mailsvc.store.postgres.pool import Pool
 
@@ -42,6 +44,7 @@ class Monitoring:
     lease: Callable[[], int]
     regions: RegionWatch
     vitals: Vitals = attrs.field(init=False)
+    writes: WriteCheck = attrs.field(init=False)
     figures: Figures = attrs.field(init=False)
     coordinator: CoordinatorWatch | None = attrs.field(default=None, init=False)
     _metrics: Metrics = attrs.field(init=False)
@@ -49,9 +52,9 @@ class Monitoring:
     _batches: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.vitals = Vitals(self.pool, self.reactor)
-        own = [metrics.database(self.pool, self.notifications), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
-        own.append(metrics.disk(tempfile.gettempdir()))
+        self.vitals, self.writes = Vitals(self.pool, self.reactor), WriteCheck(self.pool, self.reactor)
+        own = [metrics.database(self.pool, self.notifications, self._unwritable), metrics.clock(lambda: ahead(self.reactor))]
+        own += [metrics.batches(self._batches), metrics.disk(tempfile.gettempdir())]
         if cell_of(self.pool.dsn) is not None:
             self.coordinator = CoordinatorWatch(partial(unreachable, self.pool), self.reactor)
         own.append(metrics.coordinator(self.coordinator))
@@ -61,6 +64,7 @@ class Monitoring:
     async def start(self, opened: Opened) -> None:
         await self.vitals.look()
         opened.add("vital signs", every(self.reactor, VITALS_EVERY, "checking clock and ledger", self.vitals.look))
+        opened.add("writes", every(self.reactor, write_check.EVERY, "checking whether mail can be stored", self.writes.look))
         opened.add("regions", every(self.reactor, VITALS_EVERY, "looking for processes of all regions", self.regions.look))
         if self.coordinator is not None:
             loop = self.coordinator.loop()
@@ -111,7 +115,10 @@ class Monitoring:
         return None if lag.seconds <= LEDGER_BEHIND else f"events since {lag.seconds:.0f} s ago are not numbered yet"
 
     async def writable(self) -> str | None:
-        return self.pool.problem
+        return self._unwritable()
+
+    def _unwritable(self) -> str | None:
+        return self.pool.problem or self.writes.problem
 
     async def connected(self) -> str | None:
         return self.pool.shortage

@@ -145,10 +145,10 @@ def test_what_this_machine_and_its_certificate_can_run_out_of(tmp_path: Path) ->
 
 
 def test_a_database_that_cannot_write_is_visible() -> None:
-    pool = SimpleNamespace(busy=0, connections=1, waiting=0, statements=0, commits=0, problem=None)
-    for pool.problem, writable in ((None, 1), ("disk full", 0)):
+    pool = SimpleNamespace(busy=0, connections=1, waiting=0, statements=0, commits=0)
+    for problem, writable in ((None, 1), ("disk full", 0)):
         exposition = Exposition()
-        database(pool, SimpleNamespace(sent=0))(exposition)
+        database(pool, SimpleNamespace(sent=0), lambda problem=problem: problem)(exposition)  # type: ignore[misc]
         assert samples(exposition.text())[("mailsvc_database_writable",)] == writable
 
 
