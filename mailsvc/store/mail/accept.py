@@ -58,6 +58,7 @@ MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
 LONGEST_WAIT = 20.0  # seconds that an email waits while other writes fail: many HTTP clients give up after 30
 LARGE = 2  # submissions with large messages at a time: one is written while another is committed
+ANY_WEIGHT = 1 << 62  # how many bytes of large messages may wait is decided where they are received (runtime/budget)
 OVERHEAD = 1024  # bytes that an email counts for besides its message
 
 
@@ -86,9 +87,11 @@ class Acceptance:
         self._hashes, self._bodies, self._compress = hashes, bodies, compress
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
-        self._large = Semaphore(LARGE)
         # Two large messages that are written at once take longer than one after the other: both wait for the same write-ahead log.
         self._large_writing = Semaphore(1)
+        self.large: SharedCommits[Submission, AcceptResult] = SharedCommits(
+            self._write_large, clock, max_items=1, writes=LARGE, queue_weight=ANY_WEIGHT, longest_wait=LONGEST_WAIT / LARGE
+        )
         self.batch: SharedCommits[Submission, AcceptResult] = SharedCommits(
             self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger, longest_wait=LONGEST_WAIT, idle=Idle(clock)
         )
@@ -137,22 +140,21 @@ class Acceptance:
             self._running.remove(claim.identity)
 
     def _submit(self, submission: Submission) -> Deferred[AcceptResult]:
-        return detached(self._accept_alone(submission)) if _is_large(submission) else self.batch.submit(submission, _weight(submission))
+        return (self.large if _is_large(submission) else self.batch).submit(submission, _weight(submission))
 
-    async def _accept_alone(self, submission: Submission) -> AcceptResult:
+    async def _write_large(self, submissions: list[Submission]) -> list[AcceptResult]:
         """Large messages are committed separately, and delay only other large ones. While one is committed, the next is written."""
-        async with self._large:
-            await self._large_writing.acquire()
-            with ExitStack() as turn:
-                turn.callback(self._large_writing.release)
-                self._announce([submission])
+        await self._large_writing.acquire()
+        with ExitStack() as turn:
+            turn.callback(self._large_writing.release)
+            self._announce(submissions)
 
-                async def write(tx: Transaction) -> AcceptResult:
-                    [answer] = await self._write_in(tx, [submission])
-                    turn.close()
-                    return answer
+            async def write(tx: Transaction) -> list[AcceptResult]:
+                answers = await self._write_in(tx, submissions)
+                turn.close()
+                return answers
 
-                return await self._pool.transact(write)
+            return await self._pool.transact(write)
 
     def _announce(self, submissions: list[Submission]) -> None:
         if self._writing is not None:

@@ -13,12 +13,23 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.store.mail import idempotency
-from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewEmail, NewRecipient, Replayed, Submission
+from mailsvc.store.mail.accept import (
+    LARGE,
+    LONGEST_WAIT,
+    Acceptance,
+    Accepted,
+    InProgress,
+    Mismatch,
+    NewEmail,
+    NewRecipient,
+    Replayed,
+    Submission,
+)
 from mailsvc.store.mail.envelope import StoredEnvelope
 from mailsvc.store.mail.inserts import SMALL, STATEMENT
 from mailsvc.store.mail.messages import InPieces
 from mailsvc.store.mail.spooled import PIECE
-from mailsvc.store.postgres.errors import Conflict, DataRejected, StoreError, Unavailable
+from mailsvc.store.postgres.errors import Conflict, Contention, DataRejected, StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, StoreRig, email, keyed, together
 
@@ -153,6 +164,30 @@ async def test_while_a_large_message_is_committed_another_one_is_written(store: 
     for each in large:
         await each
     assert await store.count("emails") == LARGE + 1 + 20
+
+
+@pytest_twisted.ensureDeferred
+async def test_large_messages_do_not_wait_long_for_others_that_fail(store: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their clients get a temporary error instead of waiting for the time limit of each one before them."""
+    clock, locked = Clock(), [Deferred[None]() for _ in range(LARGE)]
+    writes = iter(locked)
+
+    async def lock(*_: object) -> None:
+        await next(writes)
+
+    acceptance = Acceptance(store.pool, clock)
+    monkeypatch.setattr(Pool, "transact", lock)
+    waiting = [Deferred.fromCoroutine(acceptance.accept(Submission(ACCOUNT, (email(message=Spooled()),)))) for _ in range(LARGE + 3)]
+    clock.advance(LONGEST_WAIT / LARGE + 1)
+    assert acceptance.large.waiting == 3
+    locked[0].errback(Contention("55P03", "canceling statement due to lock timeout"))
+    for late in (waiting[0], *waiting[LARGE:]):
+        with pytest.raises((Contention, Unavailable)):
+            await late
+    assert acceptance.large.waiting == 0
+    locked[1].errback(Contention("55P03", "canceling statement due to lock timeout"))
+    with pytest.raises(Contention):
+        await waiting[1]
 
 
 @pytest_twisted.ensureDeferred
