@@ -124,6 +124,7 @@ def _files(settings: Settings, unreachable: str | None) -> list[Finding]:
     missing: list[tuple[str, Path | None, str]] = [
         ("control socket", settings.control.socket, "Set control.socket, so that `mailsvc queue` can reach the daemon."),
         ("restore marker", settings.database.restore_marker, "Set database.restore_marker, so that a restored database is detected."),
+        ("erasure journal", settings.privacy.journal, "Set privacy.journal, so that erased data does not come back from a backup."),
     ]
     found = [
         Finding(name, "ok", f"It is {path}.") if path is not None else Finding(name, "warning", "Not set.", remedy)

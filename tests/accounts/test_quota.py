@@ -263,6 +263,33 @@ async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_at_midnight_two_processes_begin_the_same_new_day(pool: Pool) -> None:
+    """What one of them had left of the day before is of no use to anybody, and takes nothing from the new day."""
+    store, account_id = Quota(pool), (await Accounts(pool, clock_at()).create("One")).id
+    clocks = [clock_at(datetime(2026, 11, 30, 23, 59, 50, tzinfo=UTC)) for _ in range(2)]
+    one, other = processes = [Quotas(store, clock, PLANS) for clock in clocks]
+
+    async def take_all() -> int:
+        taken = 0
+        while isinstance(await processes[taken % 2].take(account_id, "small", 1), Taken):
+            taken += 1
+        return taken
+
+    assert isinstance(await other.take(account_id, "small", 40), Taken)
+    unsent = await one.take(account_id, "small", 50)
+    assert isinstance(unsent, Taken)
+    one.refund(unsent)
+    for clock in clocks:
+        clock.advance(20)
+    await one.give_back(idle=0.0)
+    assert await take_all() == 100
+    refusals = [await quotas.take(account_id, "small", 1) for quotas in processes]
+    assert all(isinstance(each, Exhausted) and each.resets_at == datetime(2026, 12, 2, tzinfo=UTC) for each in refusals)
+    for quotas in processes:
+        assert quotas.used(account_id)["day"] == 100 and (await quotas.usage(account_id, "small"))["day"] == Used(100, 100)
+
+
+@pytest_twisted.ensureDeferred
 async def test_after_the_clock_was_set_back_the_present_day_and_month_count(pool: Pool) -> None:
     """Across midnight and the end of a month: nothing of the quota gets lost, and `usage` shows what was used."""
     store, account_id = Quota(pool), (await Accounts(pool, clock_at()).create("One")).id

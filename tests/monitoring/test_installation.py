@@ -26,6 +26,7 @@ from mailsvc.monitoring.installation import (
     writes,
 )
 from mailsvc.net.dns import NxDomain, Records, Temporary
+from mailsvc.settings.privacy import Privacy
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres import upgrade_check
@@ -39,7 +40,8 @@ def settings(tmp_path: Path) -> Settings:
     key = tmp_path / "secret.key"
     key.touch(0o600)
     database, control = Database(restore_marker=tmp_path / "witness"), Control(socket=tmp_path / "control.sock")
-    return Settings(secrets=Secrets(key_file=key), database=database, control=control, base_url="https://api.example.com")
+    privacy = Privacy(journal=tmp_path / "erasures")
+    return Settings(secrets=Secrets(key_file=key), database=database, control=control, privacy=privacy, base_url="https://api.example.com")
 
 
 def wrong(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
@@ -56,14 +58,14 @@ def test_each_missing_step_is_reported(settings: Settings) -> None:
     settings.secrets.key_file.chmod(0o640)
     assert wrong(settings, COMPLETE) == [("encryption key", "error")]
     settings.secrets.key_file.chmod(0o600)
-    bare = attrs.evolve(settings, control=Control(), database=Database())
-    assert wrong(bare, COMPLETE) == [("control socket", "warning"), ("restore marker", "warning")]
+    bare = attrs.evolve(settings, control=Control(), database=Database(), privacy=Privacy())
+    assert wrong(bare, COMPLETE) == [(each, "warning") for each in ("control socket", "restore marker", "erasure journal")]
     assert wrong(settings, attrs.evolve(COMPLETE, processes=[])) == [("processes", "error")]
     missing = control_socket.problem(Path("/nowhere/control.sock"))
     assert wrong(settings, attrs.evolve(COMPLETE, control=missing)) == [("control socket", "warning")]
     silent = attrs.evolve(COMPLETE, processes=[Process("7 on out", "1.0", ROLES, 31.4), Process("8 on out", "1.0", ROLES, 9.0)])
     assert wrong(settings, silent) == [("processes", "warning")]
-    assert "2 registered. Silent: 7 on out, last seen 31 s ago." in [each.found for each in findings(settings, silent, "1.0")][3]
+    assert "2 registered. Silent: 7 on out, last seen 31 s ago." in [each.found for each in findings(settings, silent, "1.0")][4]
     old = attrs.evolve(COMPLETE, processes=[Process("7 on out", "0.9", ["http"])], held="Held.")
     assert wrong(settings, old) == [("roles", "warning"), ("releases", "warning"), ("hold", "warning")]
     assert wrong(settings, attrs.evolve(COMPLETE, accounts=0, sending=0)) == [("customers", "warning")]
