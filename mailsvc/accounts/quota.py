@@ -26,6 +26,7 @@ RETURN_BATCH = 500  # accounts in one statement
 FORGET_AFTER = 60.0  # further seconds after which a meter is dropped; nothing can refer to it any more
 IDLE = 10.0  # seconds after which unused quota is returned
 REFUSAL_CACHED = 1.0  # seconds
+PATIENCE = 5.0  # seconds that a request waits for others of its account while the database fails
 AHEAD = timedelta(minutes=1)  # more than the clock of another process can be ahead of this one's
 
 
@@ -41,6 +42,7 @@ class _Meter:
     taken: int | None = None
     asked_at: float = 0.0
     used_at: float = 0.0
+    failed_at: float = float("-inf")  # when the database last failed
     lock: Semaphore = attrs.field(factory=lambda: Semaphore(1))
 
     @property
@@ -177,13 +179,23 @@ class Quotas:
         if meter.mine >= count and not meter.too_large:
             meter.mine -= count
             return True
+        began = self.clock.seconds()
         async with meter.lock:
-            if meter.too_large:
-                await self._give_back([meter])
-            while meter.mine < count:
-                if meter.lacks(count, self.clock.seconds()) or not await self._lease(meter, count - meter.mine):
-                    return False
-            meter.mine -= count  # before the lock is released to the next caller
+            if meter.failed_at >= began + PATIENCE:  # else each would wait for the time limit of all those before it
+                raise Unavailable("The quota could not be read for the requests before.")
+            try:
+                return await self._reserved(meter, count)
+            except StoreError:
+                meter.failed_at = self.clock.seconds()
+                raise
+
+    async def _reserved(self, meter: _Meter, count: int) -> bool:
+        if meter.too_large:
+            await self._give_back([meter])
+        while meter.mine < count:
+            if meter.lacks(count, self.clock.seconds()) or not await self._lease(meter, count - meter.mine):
+                return False
+        meter.mine -= count  # before the lock is released to the next caller
         return True
 
     async def _lease(self, meter: _Meter, need: int) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.accounts.quota import BLOCK, IDLE, Quotas, Taken, Used
+from mailsvc.accounts.quota import BLOCK, IDLE, PATIENCE, Quotas, Taken, Used
 from mailsvc.settings.plans import PERIODS, Exhausted, Plan
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.quota import Period, Quota
@@ -170,6 +170,24 @@ def test_what_may_have_gone_back_is_not_given_out_twice() -> None:
     done(quotas.take(ACCOUNT, "large", 1))
     row.away = Unavailable("It is away.", unknown=True)
     assert isinstance(done(quotas.give_back(idle=0.0)).value, Unavailable) and quotas.held == 0
+
+
+def test_while_the_database_fails_requests_do_not_wait_for_all_those_before() -> None:
+    row, clock = Row(), clock_at()
+    quotas = Quotas(row, clock, PLANS)
+    row.held, row.away = [], Unavailable("a lock")
+    errors: list[type[BaseException]] = []
+    for _ in range(20):
+        Deferred.fromCoroutine(quotas.take(ACCOUNT, "small", 1)).addErrback(lambda failure: errors.append(failure.type))
+    clock.advance(PATIENCE + 1)
+    late: list[Any] = []
+    Deferred.fromCoroutine(quotas.take(ACCOUNT, "small", 1)).addBoth(late.append)
+    row.held[0].callback(None)
+    assert errors == [Unavailable] * 20 and row.queries == 2, "the one that has just come tries itself"
+    row.away = None
+    row.held.pop(1).callback(None)
+    row.held[1].callback(None)  # of the month
+    assert isinstance(late[0], Taken)
 
 
 def test_who_is_silent_for_long_is_forgotten_but_not_what_is_under_way() -> None:
