@@ -371,7 +371,7 @@ class Daemon:
             },
             remarks={**self.monitoring.remarks, "keys": self.database.keys_rejected},
             domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, self.reports.store),
-            events=events, audience=audience, broadcasts=self.broadcasts(), links=Links(self.fetcher, self.limits.message),
+            events=events, audience=audience, broadcasts=self.broadcasts(), links=Links(self.fetcher, self.limits.message, reactor),
             inbox=self.sandbox_mail if settings.sandbox.listen else None, tracing=self.tracing,
             limits=wiring.http_limits(http, settings.audience.import_size), moved_to=self.database.moved_to,
             bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead), settings.audience, settings.broadcasts),

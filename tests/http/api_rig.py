@@ -201,7 +201,7 @@ async def build(pool: Pool, audience: Audience = FEW, broadcasts: Broadcasts = M
     recorder = Recorder(requests.write, clock)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
-        links=Links(web, 1000), events=event_api(pool, clock),
+        links=Links(web, 1000, clock), events=event_api(pool, clock),
         audience=AudienceContext.of(pool, clock, ENCRYPTION, audience), bounds=Bounds(audience=audience, broadcasts=broadcasts),
         broadcasts=BroadcastContext.of(
             pool, clock, AudienceKeys(pool, ENCRYPTION), domains, "https://api.example.com", in_thread, most_contacts=quotas.contacts,

@@ -241,7 +241,7 @@ class Rig:
             intake=self.intake,
             emails=self.stored,
             messages=Messages(),
-            links=Links(self.web, 1000),
+            links=Links(self.web, 1000, self.clock),
             rate=RateLimit(self.clock, rate),
             budgets=Budgets.of(in_flight, spool, self.clock),
             in_thread=self._in_thread,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import attrs
@@ -18,6 +19,7 @@ from mailsvc.semaphore import Semaphore
 LINKS = 50  # in one request
 AT_ONCE = 4  # downloads of one request at the same time
 SECONDS = 30.0  # for each download
+TOGETHER = 60.0  # for all downloads of a request: its client waits for them
 
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
@@ -37,6 +39,7 @@ class Links:
 
     fetcher: HttpClient
     most: int
+    clock: Any
 
     async def follow(self, emails: Sequence[Incoming], reserve: Callable[[int], bool]) -> dict[int, Incoming | Problem]:
         """The emails that have links, by index: with the fetched files, or the problem of the first that could not be fetched.
@@ -47,7 +50,7 @@ class Links:
         links = [link for each in linked.values() for link in each]
         if len(links) > LINKS:
             raise invalid(f"A request can have at most {LINKS} attachments with a `path`.")
-        fetching = _Fetching(self.fetcher, self.most, reserve)
+        fetching = _Fetching(self.fetcher, self.most, reserve, self.clock, self.clock.seconds() + TOGETHER)
         begun: list[Deferred[Attachment | Problem]] = [Deferred.fromCoroutine(fetching.one(link)) for link in links]
         found = await gatherResults(begun)
         fetched = {id(link): got for link, got in zip(links, found, strict=True)}
@@ -61,12 +64,17 @@ class _Fetching:
     fetcher: HttpClient
     left: int
     reserve: Callable[[int], bool]
+    clock: Any
+    until: float
     slots: Semaphore = attrs.field(factory=lambda: Semaphore(AT_ONCE))
 
     async def one(self, link: Link) -> Attachment | Problem:
         async with self.slots:
+            seconds = min(SECONDS, self.until - self.clock.seconds())
+            if seconds <= 0:
+                return _wrong(link, f"All files of a request have to arrive within {TOGETHER:.0f} seconds.")
             try:
-                reply = await self.fetcher.fetch("GET", link.url, seconds=SECONDS, keep=self.left, reserve=self._room)
+                reply = await self.fetcher.fetch("GET", link.url, seconds=seconds, keep=self.left, reserve=self._room)
             except FetchError as error:
                 return _wrong(link, str(error))
         if 300 <= reply.status < 400:

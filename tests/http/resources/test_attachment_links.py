@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mailsvc.http.resources.attachment_links import LINKS, SECONDS, TOGETHER
 from tests.http.rig import Rig
 
 EMAIL: dict[str, Any] = {"from": "a@example.com", "to": "b@example.net", "subject": "s", "text": "t"}
@@ -88,3 +89,21 @@ def test_path_is_ignored_if_there_is_content() -> None:
     rig = Rig()
     assert rig.request("POST", "/emails", linked({"path": "https://example.com/a", "content": "aGk="})).status == 200
     assert rig.web.requests == []
+
+
+def test_slow_servers_keep_a_request_waiting_for_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, asked = Rig(), list[float]()
+    slow = rig.web.fetch
+
+    async def fetch(method: str, url: str, *, seconds: float, **options: Any) -> Any:
+        asked.append(seconds)
+        rig.clock.advance(25.0)
+        return await slow(method, url, seconds=seconds, **options)
+
+    monkeypatch.setattr(rig.web, "fetch", fetch)
+    links = [{"path": f"https://example.com/{n}"} for n in range(LINKS)]
+    rig.web.pages = {link["path"]: (200, b"x", "text/plain") for link in links}
+    response = rig.request("POST", "/emails", linked(*links))
+    assert asked == [SECONDS, SECONDS, TOGETHER - 50]
+    why = "All files of a request have to arrive within 60 seconds."
+    assert response.json["message"] == f"The `attachments[3].path` could not be fetched. {why}"
