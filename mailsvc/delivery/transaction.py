@@ -66,7 +66,7 @@ class Transaction:
     envelope: StoredEnvelope = EMPTY  # comes with `body`
     charged: int = 0  # bytes of `body` that count against the memory budget
     personal: PersonalEmail | None = attrs.field(default=None, repr=False)
-    plain: bool = False  # a server refused it, perhaps because of parameters of MAIL or RCPT
+    plain: bool = False  # send it without optional parameters of MAIL and RCPT: a server refused it, perhaps because of them
     repeated: bool = False  # a reused connection turned out to be closed before it took this mail
     claim: object = attrs.field(factory=object, repr=False)  # which leased it; the same in what is split off
 

@@ -70,6 +70,12 @@ def play(rig: WiredRig, emails: int, hours: float = 1.0) -> None:
     rig.run(hours * 3600)
 
 
+def another(rig: WiredRig, email: int, *, seconds: float) -> None:
+    rig.store.add(email, "b@broken.example")
+    rig.delivery.wake()
+    rig.run(seconds)
+
+
 def all_outcomes(rig: WiredRig) -> list[Any]:
     return [outcome for outcomes in rig.store.outcomes.values() for outcome in outcomes]
 
@@ -215,9 +221,7 @@ def test_a_server_that_is_gone_without_a_word_costs_the_next_mail_a_minute_and_n
     host = rig.host("broken.example", ADDRESS, **does)
     play(rig, 1, hours=0.001)
     assert len(host.dials) == 1
-    rig.store.add(2, "b@broken.example")
-    rig.delivery.wake()
-    rig.run(59)
+    another(rig, 2, seconds=59)
     assert number(2) not in {email for email, _ in rig.store.outcomes}
     host.script = Script(EHLO=OFFERS[offers])
     rig.run(2)
@@ -268,9 +272,7 @@ def test_only_one_mail_waits_for_a_host_that_accepts_connections_and_says_nothin
     play(rig, 1, hours=0.1)
     assert (good.mails, len(bad.dials)) == (1, 1)
     for email in (2, 3):
-        rig.store.add(email, "b@broken.example")
-        rig.delivery.wake()
-        rig.run(60)
+        another(rig, email, seconds=60)
     assert (good.mails, len(bad.dials)) == (3, 1)
 
 
@@ -280,9 +282,7 @@ def test_a_host_that_refuses_connections_stays_the_first_choice() -> None:
     second = rig.host("broken.example", "8.1.0.2", preference=20)
     play(rig, 1, hours=0.01)
     first.script = Script()
-    rig.store.add(2, "b@broken.example")
-    rig.delivery.wake()
-    rig.run(60)
+    another(rig, 2, seconds=60)
     assert (first.mails, second.mails) == (1, 1)
 
 
@@ -319,9 +319,7 @@ def test_a_host_that_refuses_a_recipient_or_a_sender_has_not_failed(place: str, 
     second = rig.host("broken.example", "8.1.0.2", preference=20)
     play(rig, 1, hours=0.01)
     first.script = Script()
-    rig.store.add(2, "b@broken.example")
-    rig.delivery.wake()
-    rig.run(60)
+    another(rig, 2, seconds=60)
     assert (len(second.dials), first.mails > 0) == (0, True)
 
 

@@ -45,7 +45,7 @@ class LoginRefused(GreetingRefused):
 
 
 class TlsFailed(NotReady):
-    """TLS was required and not offered, failed, or ended the dialogue. If no policy requires TLS, the host may be tried in clear text."""
+    """TLS was required but not offered, or failed, or EHLO was refused inside it. Unless a policy requires TLS, clear text may be tried."""
 
 
 class Lost(NotReady):
