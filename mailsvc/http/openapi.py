@@ -197,7 +197,7 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
         "x-key": one.key,
         "responses": {
             **{str(status): _success(one, schemas) for status in (one.status, *one.also)},
-            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _errors(endpoint, one)},
+            **{str(status): _refusal(one, status) for status in _errors(endpoint, one)},
         },
     }
     if parameters:
@@ -276,6 +276,14 @@ def _success(one: Operation, schemas: Schemas) -> dict[str, Any]:
 
 def _headers(*more: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*_RATE, *more)}
+
+
+def _refusal(one: Operation, status: int) -> dict[str, Any]:
+    """An error of an endpoint. Those of a page are a page, too, if the client accepts one."""
+    if one.answer != "text/html" or status not in one.errors:
+        return {"$ref": f"#/components/responses/{status}"}
+    error = _error(status)
+    return {**error, "content": {**error["content"], "text/html": {"schema": {"type": "string"}}}}
 
 
 def _error(status: int) -> dict[str, Any]:

@@ -40,8 +40,9 @@ class Contract:
         if answer and "$ref" in answer:
             answer = self.document["components"]["responses"][str(status)]
         assert answer is not None, f"{method} {target} answered {status}, which its description does not have"
-        [(media, content)] = answer["content"].items()
-        assert kind.partition(";")[0] == media or media == "*/*", (method, target, status, kind)
+        media = kind.partition(";")[0]
+        content = answer["content"].get(media) or answer["content"].get("*/*")
+        assert content is not None, (method, target, status, kind)
         if media == "application/json":
             errors = [f"{error.json_path}: {error.message}" for error in self.validator(content["schema"]).iter_errors(body)]
             errors += complaints(method, self.path(target) or target, status, body)

@@ -157,9 +157,9 @@ def _resolved(document: Described, schema: Described) -> Described:
 
 
 def _responses(one: Described) -> Iterator[str]:
-    errors = [status for status, response in one["responses"].items() if "$ref" in response]
+    errors = [status for status in one["responses"] if status >= "400"]
     for status, response in one["responses"].items():
-        for media, content in response.get("content", {}).items():
+        for media, content in () if status in errors else response["content"].items():
             yield f"The response has the status {status}, and is `{media}`."
             if media == "application/json":
                 yield code("json", content["example"])

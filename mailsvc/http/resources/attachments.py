@@ -94,12 +94,12 @@ class Attachments:
     )
     async def download(self, request: Request, id: str, attachment_id: str) -> bytes:
         wanted = parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")
-        opened = self.links.read(PURPOSE, parameters.one(request, "token"), unix(self.clock))
+        return await request.detached(self._download(request, wanted))
+
+    async def _download(self, request: Request, wanted: tuple[UUID, UUID]) -> bytes:
+        opened = await parameters.first(request, "token", self._opened)
         if opened is None or (opened.email_id, opened.part) != wanted:
             raise Problem(403, "validation_error", "This link is not valid or has expired. Retrieve the attachment again.")
-        return await request.detached(self._download(request, opened))
-
-    async def _download(self, request: Request, opened: Opened) -> bytes:
         email = await self._email(opened.account_id, opened.email_id)
         parsed = await self._parsed(request, email)
         file = parsed.files[_place(opened.email_id, opened.part, parsed.files)]
@@ -108,6 +108,9 @@ class Attachments:
         for name, value in SAFE.items():
             request.setHeader(name, value)
         return request.sized(200, file.content)
+
+    async def _opened(self, token: str) -> Opened | None:
+        return self.links.read(PURPOSE, token, unix(self.clock))
 
     async def _email(self, account_id: UUID, email_id: UUID) -> EmailView:
         email = await self.stored.get(account_id, email_id)

@@ -25,6 +25,7 @@ from mailsvc.net.signed_links import SHARE, SHARE_MAX_SECONDS, Opened, SignedLin
 from mailsvc.store.mail.emails import Emails, EmailView, RecipientView
 
 EMPTY = "This email has no text."
+WRONG = "This link is not valid or has expired."
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SAME = {"sending": "queued", "uncertain": "delayed", "failed": "bounced", "complained": "delivered"}
 _STATUS = {
@@ -84,6 +85,12 @@ pre{{background:#1f2228}}}}</style></head>
 <body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
 {content}</main></body></html>
 """
+_REFUSED = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>Shared email</title></head>
+<body style="font:16px system-ui,sans-serif;margin:2rem"><h1 style="font-size:1.3rem">{message}</h1>
+<p>Ask whoever sent you the link for a new one.</p></body></html>
+"""
 
 
 @attrs.define(eq=False)
@@ -113,23 +120,26 @@ class Share:
         return ok(request, SHARED.show(id=email_id, url=url))
 
     @app.route("/shared", methods=["GET"])
-    @operation("View a shared email", "The page that a shared link opens.", "text/html", parameters=[TOKEN], key="none", errors=[403, 404])
+    @operation(
+        "View a shared email", "The page that a shared link opens. Browsers get a page if it no longer works, too.", "text/html",
+        parameters=[TOKEN], key="none", errors=[403, 404],
+    )  # fmt: skip
     async def show(self, request: Request) -> bytes:
-        opened = self.links.read(SHARE, parameters.one(request, "token"), unix(self.clock))
-        if opened is None:
-            raise Problem(403, "validation_error", "This link is not valid or has expired.")
-        return await request.detached(self._show(request, opened))
+        return await request.detached(self._show(request))
 
-    async def _show(self, request: Request, opened: Opened) -> bytes:
+    async def _show(self, request: Request) -> bytes:
+        opened = await parameters.first(request, "token", self._opened)
+        if opened is None:
+            return _refused(request, Problem(403, "validation_error", WRONG), WRONG)
         email = await self.stored.get(opened.account_id, opened.email_id)
         if email is None:
-            raise not_found("Email")
+            return _refused(request, not_found("Email"), "This email has been deleted.")
         parsed = await self.contents.of(request, email)
         page = _page(email, parsed.html, DELETED if parsed is GONE else parsed.text or EMPTY, await self._when(email))
-        request.content_type = b"text/html; charset=utf-8"
-        for name, value in HEADERS.items():
-            request.setHeader(name, value)
-        return request.sized(200, page)
+        return _send(request, 200, page)
+
+    async def _opened(self, token: str) -> Opened | None:
+        return self.links.read(SHARE, token, unix(self.clock))
 
     async def _when(self, email: EmailView) -> tuple[str, str]:
         """A label and a text: when the email was or will be sent, or why it was not delivered. Nothing shows how it went for a Bcc."""
@@ -143,6 +153,20 @@ class Share:
         if "scheduled" in results:
             return "Scheduled for", at
         return "Status", _STATUS[results.pop()] if len(results) == 1 else "Not delivered to every recipient"
+
+
+def _refused(request: Request, problem: Problem, message: str) -> bytes:
+    """A page for people; programs get the problem."""
+    if not any(b"text/html" in value.lower() for value in request.requestHeaders.getRawHeaders(b"accept", [])):
+        raise problem
+    return _send(request, problem.status, _REFUSED.format(message=message).encode())
+
+
+def _send(request: Request, status: int, page: bytes) -> bytes:
+    request.content_type = b"text/html; charset=utf-8"
+    for name, value in HEADERS.items():
+        request.setHeader(name, value)
+    return request.sized(status, page)
 
 
 def _address(text: str) -> str:

@@ -125,6 +125,8 @@ async def test_download_link_opens_no_other_file(rig: ApiRig) -> None:
         assert (await rig.request("GET", f"/emails/{path}/download?token={token}", key="")).problem == (403, "validation_error")
     assert (await rig.request("GET", f"/emails/{email}/attachments/{first['id']}/download", key="")).status == 403
     assert (await rig.request("GET", f"/shared?token={token}", key="")).status == 403
+    right = first["download_url"].removeprefix("https://api.example.com")
+    assert (await rig.request("GET", f"{right}&token=theirs", key="")).status == 200
     assert (await rig.request("GET", f"/emails/{email}/attachments/{other}")).problem == (404, "not_found")
     assert (await rig.request("GET", f"/emails/{email}/attachments", key=rig.foreign_key)).problem == (404, "not_found")
 
@@ -243,6 +245,34 @@ async def test_share_of_another_accounts_email_is_not_found(rig: ApiRig) -> None
     logs = (await rig.request("GET", "/logs?limit=5")).json["data"]
     bodies = [(await rig.request("GET", f"/logs/{entry['id']}")).json for entry in logs]
     assert not [body for body in bodies if "token=" in str(body["response_body"]) and "token=…" not in str(body["response_body"])]
+
+
+@pytest_twisted.ensureDeferred
+async def test_shared_link_with_other_values_of_its_parameter_works(rig: ApiRig) -> None:
+    """Programs that check links on their way to a person may add parameters of their own."""
+    url = (await rig.request("POST", f"/emails/{await sent(rig)}/share")).json["url"]
+    token = url.partition("=")[2]
+    for query in (f"token={token}&token={token}", f"token=theirs&token={token}", f"token={token}&token="):
+        page = await rig.request("GET", f"/shared?{query}", key="")
+        assert page.status == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
+
+
+@pytest_twisted.ensureDeferred
+async def test_people_get_a_page_if_a_shared_link_no_longer_works(rig: ApiRig) -> None:
+    email = await sent(rig)
+    shared = (await rig.request("POST", f"/emails/{email}/share", {"expires_in": "1h"})).json["url"].removeprefix("https://api.example.com")
+    browser = {"key": "", "accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/shared", "/shared?token=x", "/shared?token=x&token=y"):
+        page = await rig.request("GET", path, **browser)
+        assert (page.status, page.headers["content-type"]) == (403, "text/html; charset=utf-8")
+        assert b"This link is not valid or has expired." in page.body and page.headers["cache-control"] == "private, no-store"
+        assert (await rig.request("GET", path, key="", accept="*/*")).problem == (403, "validation_error")
+    await rig.pool.run("DELETE FROM emails")
+    page = await rig.request("GET", shared, **browser)
+    assert page.status == 404 and b"This email has been deleted." in page.body
+    assert (await rig.request("GET", shared, key="")).problem == (404, "not_found")
+    rig.clock.advance(3601)
+    assert (await rig.request("GET", shared, **browser)).status == 403
 
 
 @pytest_twisted.ensureDeferred
