@@ -77,12 +77,17 @@ class BounceIntake:
             await self._record(mail, number, email_id)
         return None
 
-    async def take_abuse_report(self, message: bytes) -> None:
-        """Record a complaint that a provider sent to abuse@ or postmaster@. The return path in the report identifies the email."""
+    async def take_abuse_report(self, message: bytes) -> bool:
+        """Record a complaint that a provider sent to abuse@ or postmaster@. The return path in the report identifies the email.
+
+        Returns whether the mail is such a complaint.
+        """
         mail = await self._parse(message)
         found = None if mail.feedback is None else self.find_email(mail.feedback.sender)
-        if found is not None:
-            await self._record(mail, *found)
+        if found is None:
+            return False
+        await self._record(mail, *found)
+        return True
 
     async def _parse(self, message: bytes) -> ReportMail:
         def parse() -> ReportMail:

@@ -16,6 +16,8 @@ from mailsvc.mail.compose import rfc5322_date
 from mailsvc.mail.reply import Reply
 from mailsvc.policy import Refusal
 from mailsvc.relay import replies
+from mailsvc.relay.allowance import Allowance
+from mailsvc.relay.connection_limits import client_network
 from mailsvc.relay.inbound import PostmasterMail
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.ids import uuid7
@@ -24,12 +26,22 @@ from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
 
+SIZE = 10 * 1024 * 1024  # bytes of a mail
+MOST = 250 * 1024 * 1024  # bytes that a process forwards in a day: anybody can send them, and all are stored
+
+TOO_LARGE = Reply(552, "Mail for this address can have at most 10 MB", "5.3.4")
+TOO_MUCH = Reply(452, "Too much mail for this address today, try again later", "4.3.1")
+
 _HOST_CHARACTERS = frozenset(f"{ascii_letters}{digits}.-_:[]")  # of EHLO names that are repeated
 
 
 @attrs.frozen
 class Postmaster:
-    """`to`: the operator's address. `domain`: the sending domain, in the operator's account, to send from. `host`: this server's name."""
+    """`to`: the operator's address. `domain`: the sending domain, in the operator's account, to send from. `host`: this server's name.
+
+    `clock` returns Unix time. `read_complaint` records a complaint, if the mail is one about an email of this service, and returns whether
+    it is.
+    """
 
     to: Mailbox
     domain: str
@@ -37,11 +49,16 @@ class Postmaster:
     domains: Domains
     intake: Intake
     clock: Callable[[], float]
-    read_complaint: Callable[[bytes], Awaitable[None]]  # records a complaint, if the mail is one
+    read_complaint: Callable[[bytes], Awaitable[bool]]
+    allowance: Allowance = attrs.field(default=attrs.Factory(lambda self: Allowance(MOST, self.clock), takes_self=True))
 
     async def forward(self, mail: PostmasterMail) -> Reply | None:
-        """None: the mail was submitted."""
-        await self.read_complaint(mail.message)
+        """None: the mail was submitted, or it is a complaint that was recorded while there is no room to forward it."""
+        if len(mail.message) > SIZE:
+            return TOO_LARGE
+        recorded = await self.read_complaint(mail.message)
+        if not self.allowance.take(client_network(mail.client), len(mail.message)):
+            return None if recorded else TOO_MUCH
         domain = await self.domains.called(self.domain)
         if domain is None:
             log.error("cannot forward mail for {role}: no account has the domain {name}", role=mail.recipients[0], name=self.domain)
