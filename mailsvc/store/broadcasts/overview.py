@@ -44,12 +44,13 @@ LEFT JOIN suppressions s ON s.account_id = %(account_id)s AND s.address = c.addr
 REASONS = ("unsubscribed", "opted_out", "no_consent", "suppressed")
 _BY_REASON = ", ".join(f"count(*) FILTER (WHERE why = '{reason}')" for reason in REASONS)
 _MARKED = ", ".join(f"count(*) FILTER (WHERE r.marks & {bit} <> 0)" for bit in MARKS.values())
+# Each contact by its key: of a join, Postgres expects that reading all contacts is cheaper.
 _DOMAIN = "split_part(coalesce(c.address, ''), '@', 2)"
 DOMAINS = f"""
 SELECT {_DOMAIN}, count(*), {_MARKED} FROM (
     SELECT contact_id, marks FROM broadcast_recipients WHERE account_id = %(account_id)s AND broadcast_id = %(broadcast_id)s
     ORDER BY contact_id LIMIT %(looked)s
-) r LEFT JOIN contacts c ON c.account_id = %(account_id)s AND c.id = r.contact_id
+) r LEFT JOIN LATERAL (SELECT address FROM contacts WHERE account_id = %(account_id)s AND id = r.contact_id OFFSET 0) c ON true
 GROUP BY 1 ORDER BY 2 DESC, 1
 """
 WAITING = """
