@@ -270,7 +270,8 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 def _success(one: Operation, schemas: Schemas) -> dict[str, Any]:
     headers = _headers(*(_QUOTA if one.key == "sending" else ()))
     if isinstance(one.answer, str):
-        return {"description": "Success.", "headers": headers, "content": {one.answer: {"schema": {"type": "string"}}}}
+        pages = {} if one.pages is None else {"application/json": schemas.media(one.pages.schema)}
+        return {"description": "Success.", "headers": headers, "content": {one.answer: {"schema": {"type": "string"}}, **pages}}
     return {"description": "Success.", "headers": headers, "content": {"application/json": schemas.media(one.answer.schema)}}
 
 

@@ -29,15 +29,17 @@ class Parameter:
 class Operation:
     """What an endpoint does, takes and answers.
 
-    `answer` describes a successful response; a media type when that isn't JSON. `also` has other statuses of a success, `errors` those of
-    this endpoint besides the ones that every endpoint can have. `key`: which API key it requires: "full", "sending" (also one that can
-    only send), "any", or "none". An endpoint that isn't `served` is known to client libraries and always answered 404.
+    `answer` describes a successful response; a media type when that isn't JSON, and `pages` then the JSON with a parameter of `PAGING`.
+    `also` has other statuses of a success, `errors` those of this endpoint besides the ones that every endpoint can have.
+    `key`: which API key it requires: "full", "sending" (also one that can only send), "any", or "none".
+    An endpoint that isn't `served` is known to client libraries and always answered 404.
     """
 
     summary: str
     about: str
     answer: View | Listing | Value | str
     status: int = 200
+    pages: Listing | None = None
     also: Sequence[int] = ()
     body: Field | None = None
     body_required: bool = True

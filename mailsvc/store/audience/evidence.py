@@ -17,6 +17,7 @@ import attrs
 from mailsvc.store.audience.values import By
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import document
+from mailsvc.store.paging import Page
 from mailsvc.store.people.minimization import minimized, network_of
 from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -49,10 +50,10 @@ _CONSENT = Columns.of(
 )
 _SELECT = f"""
 SELECT {_CONSENT} FROM consents c LEFT JOIN consent_texts t ON t.account_id = c.account_id AND t.hash = c.text_hash
-WHERE c.account_id = %(account_id)s
+WHERE c.account_id = %s
 """
-OF_ADDRESS = f"{_SELECT} AND c.hash = %(hash)s ORDER BY c.id DESC LIMIT %(limit)s"
-ALL = f"{_SELECT} AND (%(after)s::uuid IS NULL OR c.id > %(after)s) ORDER BY c.id LIMIT %(limit)s"
+_OF_ADDRESS = " AND c.hash = %s"
+_NEXT = " AND (%s::uuid IS NULL OR c.id > %s) ORDER BY c.id LIMIT %s"
 
 
 @attrs.frozen
@@ -116,13 +117,25 @@ class Evidence:
 
     async def of(self, account_id: UUID, hash: bytes, limit: int = PAGE) -> list[Consent]:
         """The newest acts of one address."""
-        rows = await self.pool.rows(OF_ADDRESS, {"account_id": account_id, "hash": hash, "limit": limit})
-        return [Consent(**_CONSENT.read(row)) for row in rows]
+        return (await self.list(account_id, Page(limit), hash))[0]
 
-    async def all(self, account_id: UUID) -> AsyncIterator[Sequence[Consent]]:
-        """All acts of an account in pages, oldest first, for an export."""
+    async def list(self, account_id: UUID, page: Page, hash: bytes | None = None) -> tuple[list[Consent], bool]:
+        """A page of the acts of an account, or of one address."""
+        select, params = _selected(account_id, hash)
+        end, more_params = page.where("c.id")
+        found, more = page.cut(await self.pool.rows(select + end, (*params, *more_params)))
+        return [Consent(**_CONSENT.read(row)) for row in found], more
+
+    async def all(self, account_id: UUID, hash: bytes | None = None) -> AsyncIterator[Sequence[Consent]]:
+        """All acts of an account or of one address in pages, oldest first, for an export."""
+        select, params = _selected(account_id, hash)
         after: UUID | None = None
-        while rows := await self.pool.rows(ALL, {"account_id": account_id, "after": after, "limit": PAGE}):
+        while rows := await self.pool.rows(select + _NEXT, (*params, after, after, PAGE)):
             page = [Consent(**_CONSENT.read(row)) for row in rows]
             after = page[-1].id
             yield page
+
+
+def _selected(account_id: UUID, hash: bytes | None) -> tuple[str, tuple[object, ...]]:
+    """The beginning of a statement, and its parameters."""
+    return (_SELECT, (account_id,)) if hash is None else (_SELECT + _OF_ADDRESS, (account_id, hash))

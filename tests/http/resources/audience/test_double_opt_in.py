@@ -12,6 +12,7 @@ import pytest_twisted
 from mailsvc.audience.double_opt_in import ConfirmationLinks, ConfirmationSender
 from mailsvc.http.resources.audience.assembly import Submission
 from mailsvc.incoming import Incoming
+from mailsvc.store.audience import evidence as evidence_store
 from mailsvc.store.audience.confirmations import Confirmations
 from mailsvc.store.audience.evidence import Evidence
 from mailsvc.store.audience.keys import AudienceKeys
@@ -171,6 +172,49 @@ async def test_only_the_button_confirms(rig: ApiRig) -> None:
     exported = (await rig.request("GET", "/consents?email=ADA@example.net")).body.decode()
     assert exported.startswith("time,email,contact_id,action,kind,target_id,target_name,source,text,details\r\n")
     assert exported.count("Do you want our newsletter?") == 1 and "ada@" not in exported
+
+
+@pytest_twisted.ensureDeferred
+async def test_evidence_has_pages(rig: ApiRig) -> None:
+    topic = await make(rig, "/topics", name="News", default_subscription="opt_out")
+    for name in ("ada", "bob", "zoe"):
+        await make(rig, "/contacts", email=f"{name}@example.net", unsubscribed=True)
+    await rig.request("PATCH", "/contacts/ada@example.net/topics", [{"id": topic, "subscription": "opt_in"}])
+
+    async def read(query: str) -> tuple[list[str], bool]:
+        answer = (await rig.request("GET", f"/consents?{query}")).json
+        found.update({row["id"]: row for row in answer["data"]})
+        return [row["id"] for row in answer["data"]], answer["has_more"]
+
+    found: dict[str, Any] = {}
+    newest, more = await read("limit=3")
+    assert more and [found[id]["email"] for id in newest] == ["ada@example.net", "zoe@example.net", "bob@example.net"]
+    last, more = await read(f"after={newest[-1]}")
+    assert (len(last), more) == (1, False)
+    assert await read(f"limit=2&before={last[0]}") == (newest[1:], True)
+    assert await read("email=ada@example.net&limit=1") == ([newest[0]], True)
+    assert await read(f"email=ada@example.net&after={newest[0]}") == (last, False)
+    row = found[newest[0]]
+    assert (row["action"], row["kind"], row["target_id"], row["target_name"], row["source"], row["text"]) == (
+        "subscribed", "topic", topic, "News", "api", None,
+    )  # fmt: skip
+    assert row["details"]["ip"] == "192.0.2.1"
+    whole = [line.split(",")[1] for line in (await rig.request("GET", "/consents")).body.decode().splitlines()]
+    assert whole == ["email", *(f"{name}@example.net" for name in ("ada", "bob", "zoe", "ada"))]
+    for query in ("limit=0", "after=x", f"after={last[0]}&before={last[0]}"):
+        assert (await rig.request("GET", f"/consents?{query}")).status == 422
+    assert (await rig.request("GET", "/consents?limit=1", key=rig.foreign_key)).json["data"] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_export_of_one_address_is_complete(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_store, "PAGE", 2)
+    await make(rig, "/contacts", email="ada@example.net")
+    await make(rig, "/contacts", email="bob@example.net", unsubscribed=True)
+    for unsubscribed in (True, False) * 2 + (True,):
+        await rig.request("PATCH", "/contacts/ada@example.net", {"unsubscribed": unsubscribed})
+    lines = (await rig.request("GET", "/consents?email=ada@example.net")).body.decode().splitlines()
+    assert [line.split(",")[3] for line in lines[1:]] == ["unsubscribed", "subscribed"] * 2 + ["unsubscribed"]
 
 
 @pytest_twisted.ensureDeferred
