@@ -213,6 +213,33 @@ class Unsupported(Field):
 
 
 @attrs.frozen
+class Fixed(Field):
+    """A field that cannot be changed, and how the creation reads it. The description leaves it out. `unchanged` compares its value."""
+
+    of: Field = attrs.field(kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        return {}
+
+    def absent(self, value: Any) -> bool:
+        return self.of.absent(value)
+
+    def read(self, value: Any, place: str, rules: Rules) -> Any:
+        return self.of.read(value, place, rules)
+
+
+def fixed(creation: Record, *names: str) -> dict[str, Field]:
+    return {name: Fixed(of=creation.fields[name]) for name in names}
+
+
+def unchanged(given: Mapping[str, Any], advice: str, **present: Any) -> None:
+    """Refuse other values of fields that cannot be changed: ignored, they would seem to apply."""
+    for name, value in present.items():
+        if given.get(name) is not None and given[name] != value:
+            raise invalid(f"The `{name}` field cannot be changed. {advice}")
+
+
+@attrs.frozen
 class OneOrMany(Field):
     """One string, or an array of them. Always read as a tuple."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mailsvc.domains import names
 from mailsvc.domains.tracking import LABEL
-from mailsvc.http.fields import Choice, Flag, Record, Text
+from mailsvc.http.fields import Choice, Flag, Record, Text, fixed
 from mailsvc.http.views import (
     View,
     acknowledged,
@@ -66,7 +66,7 @@ CREATE = Record(
         **_CHANGES,
     },
 )
-UPDATE = Record(title="UpdateDomain", fields=_CHANGES)
+UPDATE = Record(title="UpdateDomain", fields={**_CHANGES, **fixed(CREATE, "name", "region", "custom_return_path")})
 
 # Responses
 

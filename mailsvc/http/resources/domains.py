@@ -15,6 +15,7 @@ from mailsvc.domains.names import NotADomain
 from mailsvc.domains.records import Publishing
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok
+from mailsvc.http.fields import unchanged
 from mailsvc.http.operations import PAGING, Parameter, operation, or_unset
 from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.reading import Reader
@@ -118,7 +119,7 @@ class Domains:
     @app.route("/domains/<id>", methods=["PATCH"])
     @operation(
         "Update a domain",
-        "Changes the settings of a domain. Fields that are not given stay as they are.",
+        "Changes the settings of a domain. Fields that are not given stay as they are. Name, region and return path cannot be changed.",
         fields.CHANGED,
         body=fields.UPDATE,
     )
@@ -129,6 +130,7 @@ class Domains:
         domain_id = parameters.uuid(id, "id")
         given = await self.reader.record(request, fields.UPDATE)
         before = await self._own(request, id)
+        _check_fixed(given, before)
         changes = _changes(given, before) | self._tracking(given, before.return_path, before.tracking_subdomains)
         listed = ", ".join(f"{name} {value}" for name, value in changes.items())
         line = audited(request, "domain changed", f"{before.name}: {listed}")
@@ -238,6 +240,22 @@ class Domains:
 
     async def _full(self, domain: Domain) -> dict[str, object]:
         return views.full(domain, await self.context.stored.published_keys(domain.id), self.context.publishing, time)
+
+
+def _check_fixed(given: Mapping[str, Any], before: Domain) -> None:
+    """Refuse another name, region or return path."""
+    same = {"name": _ascii(before.name), "region": before.region, "custom_return_path": before.return_path}
+    written = {**given, "name": given["name"] and _ascii(given["name"])}
+    if given["custom_return_path"] is not None:
+        written["custom_return_path"] = given["custom_return_path"].lower()
+    unchanged(written, "Delete the domain and add it again.", **same)
+
+
+def _ascii(name: str) -> str:
+    try:
+        return names.parse(name).ascii
+    except NotADomain:
+        return name
 
 
 def _changes(given: Mapping[str, Any], before: Domain | None) -> dict[str, Any]:

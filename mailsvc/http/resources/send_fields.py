@@ -201,9 +201,11 @@ BATCH = Records(
     least=1,
     most=lambda bounds: bounds.batch,
 )
+_FIXED = Unsupported("Only the `scheduled_at` of an email can be changed. Cancel it and send another one.")
 RESCHEDULE = Record(
     title="RescheduleEmail",
     fields={
+        **{name: _FIXED for name in EMAIL.fields if name != "template"},
         "scheduled_at": Schedule("When to send: ISO 8601, or English such as `in 1 hour` or `tomorrow at 9am`.", required=True),
     },
 )

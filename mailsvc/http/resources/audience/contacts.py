@@ -12,7 +12,7 @@ import orjson
 from mailsvc.domains import names
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, created, ok, page
-from mailsvc.http.fields import SOME_ID, Rules
+from mailsvc.http.fields import SOME_ID, Rules, unchanged
 from mailsvc.http.operations import PAGING, Parameter, operation, or_unset
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
@@ -21,6 +21,8 @@ from mailsvc.http.resources.audience import fields, views
 from mailsvc.http.resources.audience.context import AudienceContext, about, by
 from mailsvc.http.resources.audience.fields import REFUSED, contact_ref, problem
 from mailsvc.http.views import Listing
+from mailsvc.store.audience.contacts import Ref
+from mailsvc.store.audience.keys import folded
 from mailsvc.store.audience.listing import CHUNK, Filter
 from mailsvc.store.audience.values import Choice, Contact, NewContact
 from mailsvc.store.paging import ALL, Page
@@ -258,12 +260,22 @@ async def update(request: Request, context: AudienceContext, reader: Reader, con
     for name in ("unsubscribed", "untracked"):
         if changes.get(name, True) is None:
             del changes[name]
+    await _check_fixed(request, context, ref, changes.pop("email", None))
+    for name in ("segments", "topics"):  # empty
+        changes.pop(name, None)
     work = context.contacts.update(
         request.caller.account_id, ref, changes, by(request), about(request, "contact changed"), segment_id=segment_id
     )
     found = known(await written(work))
     context.changed()
     return ok(request, views.SAVED.show(found))
+
+
+async def _check_fixed(request: Request, context: AudienceContext, ref: Ref, email: str | None) -> None:
+    """Refuse another address. Client libraries send the one that the contact has."""
+    if email is not None:
+        found = known(await context.contacts.get(request.caller.account_id, ref))
+        unchanged({"email": folded(email)}, "Create another contact and delete this one.", email=folded(found.email))
 
 
 async def shown(request: Request, context: AudienceContext, found: Contact) -> bytes:

@@ -10,7 +10,23 @@ from uuid import UUID
 import attrs
 
 from mailsvc.audience.double_opt_in import LINK
-from mailsvc.http.fields import NO_ENTRIES, SOME_ID, Bounds, Choice, Field, Flag, Id, Record, Records, Rules, Text, Wrong, no_entries
+from mailsvc.http.fields import (
+    NO_ENTRIES,
+    SOME_ID,
+    Bounds,
+    Choice,
+    Field,
+    Flag,
+    Id,
+    Record,
+    Records,
+    Rules,
+    Text,
+    Unsupported,
+    Wrong,
+    fixed,
+    no_entries,
+)
 from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.resources.send_fields import Address, BareAddress
 from mailsvc.http.strict_json import shortened
@@ -199,6 +215,9 @@ UPDATE = Record(
         "unsubscribed": Flag(f"{_UNSUBSCRIBED} false subscribes the contact again.", True),
         "untracked": Flag(f"{_UNTRACKED} false withdraws the objection.", True),
         "properties": _PROPERTIES,
+        **fixed(CREATE, "email"),
+        "segments": Unsupported("Use `POST /contacts/{contact}/segments/{segment_id}`."),
+        "topics": Unsupported("Use `PATCH /contacts/{contact}/topics`."),
     },
 )
 
@@ -268,7 +287,10 @@ CREATE_TOPIC = Record(
         ),
     },
 )
-UPDATE_TOPIC = Record(title="UpdateTopic", fields={**_TOPIC, "name": attrs.evolve(_TOPIC["name"], required=False)})
+UPDATE_TOPIC = Record(
+    title="UpdateTopic",
+    fields={**_TOPIC, "name": attrs.evolve(_TOPIC["name"], required=False), **fixed(CREATE_TOPIC, "default_subscription")},
+)
 
 
 @attrs.frozen
@@ -306,4 +328,4 @@ CREATE_PROPERTY = Record(
         "fallback_value": _FALLBACK,
     },
 )  # fmt: skip
-UPDATE_PROPERTY = Record(title="UpdateContactProperty", fields={"fallback_value": _FALLBACK})
+UPDATE_PROPERTY = Record(title="UpdateContactProperty", fields={"fallback_value": _FALLBACK, **fixed(CREATE_PROPERTY, "key", "type")})

@@ -9,6 +9,7 @@ import attrs
 
 from mailsvc.http import parameters
 from mailsvc.http.answer import audited, collection, created, ok
+from mailsvc.http.fields import unchanged
 from mailsvc.http.operations import PAGING, operation
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
@@ -77,6 +78,7 @@ class Topics:
     async def _update(self, request: Request, topic_id: UUID) -> bytes:
         given = await self.reader.read(request, fields.UPDATE_TOPIC.present)
         before = await self._own(request, topic_id)
+        unchanged(given, "Create another topic.", default_subscription="opt_in" if before.subscribed else "opt_out")
         changes: dict[str, Any] = {name: given[name] for name in ("name", "visibility") if given.get(name) is not None}
         if "visibility" in changes:
             changes["public"] = changes.pop("visibility") == "public"
@@ -158,6 +160,7 @@ class ContactProperties:
     async def _update(self, request: Request, property_id: UUID) -> bytes:
         given = await self.reader.read(request, fields.UPDATE_PROPERTY.present)
         found = await self._own(request, property_id)
+        unchanged(given, "Create another property.", key=found.key, type=found.type)
         if "fallback_value" in given:
             line = audited(request, "contact property changed", found.key)
             fallback = self._fallback(found.type, given["fallback_value"])

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.http.fields import SOME_ID, Bounds, Field, Flag, Id, OneOrMany, Record, Rules, Text
+from mailsvc.http.fields import SOME_ID, Bounds, Field, Flag, Id, OneOrMany, Record, Rules, Text, Unsupported
 from mailsvc.http.operations import Parameter, one_of
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.resources.audience.fields import page_text
@@ -112,7 +112,8 @@ CREATE = Record(
         "html": "<p>Hi {{{contact.first_name|there}}}</p>",
     },
 )
-UPDATE = Record(title="UpdateBroadcast", fields=_SHARED)
+_SENDING = Unsupported("Send it with `POST /broadcasts/{id}/send`; if it is scheduled already, cancel it first.")
+UPDATE = Record(title="UpdateBroadcast", fields={**_SHARED, "send": _SENDING, "scheduled_at": _SENDING})
 SEND = Record(title="SendBroadcast", fields={"scheduled_at": _SCHEDULED_AT})
 PAGE = Record(
     title="UpdatePreferencePage",

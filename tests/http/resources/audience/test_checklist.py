@@ -103,14 +103,14 @@ async def test_one_click_twice_is_204_and_opening_the_link_changes_nothing(rig: 
 
 @pytest_twisted.ensureDeferred
 async def test_what_libraries_send_besides_the_documented_fields(rig: ApiRig) -> None:
-    """Rust: `audience_id` null, or alone. Go: an empty `scheduled_at`, a null `fallback_value`. .NET: a null `email`. IDs of the path.
-    Java: `segment_id` of a new contact."""
+    """Rust: `audience_id` null, or alone. Go: an empty `scheduled_at`, a null `fallback_value`. .NET: a null `email`, the
+    `default_subscription` that a topic has. IDs of the path. Java: `segment_id` of a new contact."""
     contact = await make(rig, "/contacts", email="ada@example.net", audience_id=None)
     assert (await rig.request("PATCH", f"/contacts/{contact}", {"email": None, "id": contact, "unsubscribed": True})).status == 200
     found = (await rig.request("GET", f"/contacts/{contact}", {})).json
     assert (found["email"], found["unsubscribed"]) == ("ada@example.net", True)
     topic = await make(rig, "/topics", name="x", default_subscription="opt_out")
-    assert (await rig.request("PATCH", f"/topics/{topic}", {"id": topic, "name": None, "default_subscription": "opt_in"})).status == 200
+    assert (await rig.request("PATCH", f"/topics/{topic}", {"id": topic, "name": None, "default_subscription": "opt_out"})).status == 200
     found = (await rig.request("GET", f"/topics/{topic}")).json
     assert (found["name"], found["default_subscription"], found["visibility"]) == ("x", "opt_out", "private")
     await make(rig, "/contact-properties", key="plan", type="string", fallback_value=None)
