@@ -258,7 +258,7 @@ class Rig:
                 lambda reader: Suppressions(Nothing(), reader),
             ),
             broadcasts=BroadcastContext(*[Nothing()] * 8, "", self._in_thread, Nothing(), lambda: NOW),
-            audience=AudienceContext(*[Nothing()] * 11),
+            audience=AudienceContext(*[Nothing()] * 12),
             erasing=Nothing(),
             link_secrets=lambda: (b"secret",),
             base_url="http://localhost",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import IO, Any
 from uuid import UUID
 
 import attrs
@@ -16,8 +16,9 @@ from mailsvc.dashboard.audience.mapping import Header, WrongChoice, WrongFile
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.http import multipart
+from mailsvc.http.multipart import Part
 from mailsvc.http.problem import Problem
-from mailsvc.http.resources.audience.context import AudienceContext
+from mailsvc.http.resources.audience.context import AudienceContext, UploadsBusy
 from mailsvc.http.resources.audience.import_orders import ImportOrders
 from mailsvc.http.resources.audience.imports import error_lines
 from mailsvc.store.audience.import_values import Import, RowError
@@ -65,10 +66,16 @@ class ImportPages:
         part, content = request.file, request.http.content
         if part is None or part.start == part.end or content is None:
             return await self._listed(request, 422, "Choose a file.")
-        size, run = part.end - part.start, partial(uploads.in_thread, request)
-        if size > self.largest:
+        if part.end - part.start > self.largest:
             return await self._listed(request, 422, f"The file is larger than {self.largest >> 20} MB.")
-        async with self.audience.storing:
+        try:
+            return await self._stored(request, part, content)
+        except UploadsBusy:
+            return await self._listed(request, 503, "Other files are being stored at the moment. Try again in a minute.")
+
+    async def _stored(self, request: PageRequest, part: Part, content: IO[bytes]) -> bytes:
+        size, run = part.end - part.start, partial(uploads.in_thread, request)
+        async with self.audience.storing():
             head = await run(partial(part.read, content, self.audience.part))
             try:
                 header = await self.context.in_thread(partial(mapping.read, head, {}))

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import pytest_twisted
-from twisted.internet.defer import succeed
+from twisted.internet.defer import TimeoutError, fail, succeed
 from twisted.web.http_headers import Headers
 
 from mailsvc.accounts.ratelimit import RateLimit
@@ -137,6 +137,16 @@ async def test_an_uploaded_file_is_counted_kept_from_others_and_discarded(pool: 
     assert (await ann.post(f"{at}/discard")).location == IMPORTS
     assert (await ann.post(f"{at}/discard")).status == 404
     assert await pool.rows("SELECT FROM contact_import_chunks") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_file_that_does_not_get_its_turn_in_time_is_refused(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, _, ann = await started(pool)
+    with monkeypatch.context() as late:
+        late.setattr(rig.assembly.audience.turns, "acquire", lambda: fail(TimeoutError()))
+        refused = await ann.upload(IMPORTS, CSV)
+    assert refused.status == 503 and "Other files are being stored at the moment." in refused.text
+    assert (await ann.upload(IMPORTS, CSV)).location
 
 
 @pytest_twisted.ensureDeferred

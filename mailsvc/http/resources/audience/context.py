@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import attrs
+from twisted.internet.defer import TimeoutError
 
 from mailsvc.audience.double_opt_in import ConfirmationLinks
 from mailsvc.http.answer import audited
 from mailsvc.http.request import Request
+from mailsvc.runtime.budget import TURN_SECONDS
 from mailsvc.semaphore import Semaphore
 from mailsvc.settings.audience import Audience
 from mailsvc.store.audience.confirmations import Confirmations
@@ -33,6 +36,10 @@ from mailsvc.store.postgres.pool import Pool
 def _nothing() -> None: ...
 
 
+class UploadsBusy(Exception):
+    """Other files have been stored for so long that one did not get its turn."""
+
+
 @attrs.define(eq=False)
 class AudienceContext:
     """`on_change` is called after changes that wrote events, `on_request` when a contact may have been asked to confirm
@@ -51,16 +58,29 @@ class AudienceContext:
     links: ConfirmationLinks
     evidence: Evidence
     figures: AudienceFigures
+    clock: Any
     on_change: Callable[[], None] = _nothing
     on_request: Callable[[], None] = _nothing
     on_import: Callable[[], None] = _nothing
     limits: Limits = attrs.field(factory=Limits)
     uploads: int = 2
     part: int = 256 * 1024
-    storing: Semaphore = attrs.field(init=False)  # whoever stores a file; others wait
+    turns: Semaphore = attrs.field(init=False)  # to store a file
 
     def __attrs_post_init__(self) -> None:
-        self.storing = Semaphore(self.uploads)
+        self.turns = Semaphore(self.uploads)
+
+    @asynccontextmanager
+    async def storing(self) -> AsyncIterator[None]:
+        """While a file is stored. Raises UploadsBusy if others take too long."""
+        try:
+            await self.turns.acquire().addTimeout(TURN_SECONDS, self.clock)
+        except TimeoutError:
+            raise UploadsBusy from None
+        try:
+            yield
+        finally:
+            self.turns.release()
 
     @classmethod
     def of(
@@ -79,7 +99,7 @@ class AudienceContext:
         return cls(
             Contacts(pool, clock, keys, given), ContactLists(pool, limits.searched), segments, topics, properties, imports,
             Confirmations(pool), Preferences(pool, clock), ConfirmationLinks(keys, base_url), Evidence(pool), AudienceFigures(pool, clock),
-            on_change, limits=given, uploads=limits.uploads, part=limits.import_part,
+            clock, on_change, limits=given, uploads=limits.uploads, part=limits.import_part,
         )  # fmt: skip
 
     def changed(self) -> None:

@@ -16,11 +16,11 @@ from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.fields import SOME_ID, Choice, Field, Record, Rules, Text, no_entries
 from mailsvc.http.multipart import Part
 from mailsvc.http.operations import PAGING, Parameter, one_of, operation
-from mailsvc.http.problem import invalid, missing, not_found
+from mailsvc.http.problem import invalid, missing, not_found, unavailable
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.contacts import written
-from mailsvc.http.resources.audience.context import AudienceContext
+from mailsvc.http.resources.audience.context import AudienceContext, UploadsBusy
 from mailsvc.http.resources.audience.fields import PROPERTY_KEY, TOPIC_CHOICES, SegmentIds
 from mailsvc.http.resources.audience.import_orders import ImportOrders
 from mailsvc.http.views import Listing, View, acknowledged, choice, const, count, maybe, one, text, time, uuid
@@ -30,6 +30,7 @@ from mailsvc.store.audience.imports import CHUNK, PAGE
 from mailsvc.store.paging import ALL
 
 T = TypeVar("T")
+RETRY = 30  # seconds after which a file that did not get its turn can be sent again
 _CAMEL = {"firstName": "first_name", "lastName": "last_name"}
 
 
@@ -110,10 +111,18 @@ class ContactImports:
         return await request.detached(self._add(request))
 
     async def _add(self, request: Request) -> bytes:
+        try:
+            added = await self._stored(request)
+        except UploadsBusy:
+            raise unavailable(RETRY) from None
+        self.context.on_import()
+        return created(request, ADDED.show(added))
+
+    async def _stored(self, request: Request) -> Import:
         assert request.content is not None
         file, account_id = request.content, request.caller.account_id
         separator = multipart.boundary((request.requestHeaders.getRawHeaders(b"content-type") or [b""])[-1])
-        async with self.context.storing:
+        async with self.context.storing():
             found = await self._in_thread(request, partial(multipart.parts, file, separator))
             if "file" not in found:
                 raise missing("file")
@@ -122,9 +131,7 @@ class ContactImports:
             source = found["file"]
             line = audited(request, "contacts imported", f"{source.end - source.start} bytes")
             chunks = multipart.pieces(source, file, CHUNK, partial(self._in_thread, request))
-            added = await written(self.context.imports.add(account_id, orders, source.end - source.start, start, chunks, [line]))
-        self.context.on_import()
-        return created(request, ADDED.show(added))
+            return await written(self.context.imports.add(account_id, orders, source.end - source.start, start, chunks, [line]))
 
     async def _orders(self, request: Request, head: bytes, options: Mapping[str, str | None]) -> tuple[Orders, int]:
         """What to do with the rows, and where they begin."""

@@ -10,10 +10,15 @@ import pytest
 import pytest_twisted
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 
 from mailsvc.http import multipart
 from mailsvc.http.problem import Problem
-from tests.http.api_rig import ApiRig
+from mailsvc.http.resources.audience import context
+from mailsvc.settings.audience import Audience
+from mailsvc.store.audience.imports import Imports
+from mailsvc.store.postgres.pool import Pool
+from tests.http.api_rig import ApiRig, build
 from tests.http.resources.audience.test_contacts import make
 from tests.http.resources.audience.test_definitions import DOUBLE_OPT_IN
 from tests.http.rig import Response
@@ -158,3 +163,24 @@ def test_boundary(header: bytes, expected: Any) -> None:
             multipart.boundary(header)
     else:
         assert multipart.boundary(header) == expected
+
+
+@pytest_twisted.ensureDeferred
+async def test_file_that_does_not_get_its_turn_in_time_is_refused(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await build(pool, Audience(uploads=1))
+    monkeypatch.setattr(context, "TURN_SECONDS", 0.0)
+    going_on: Deferred[None] = Deferred()
+    add = Imports.add
+
+    async def slowly(*given: Any) -> Any:
+        await going_on
+        return await add(*given)
+
+    monkeypatch.setattr(Imports, "add", slowly)
+    first = rig.request("POST", "/contacts/imports", form({"file": CSV}), content_type=FORM)
+    refused = await upload(rig, form({"file": CSV}))
+    assert refused.problem == (503, "service_unavailable") and refused.headers["retry-after"] == "30"
+    going_on.callback(None)
+    assert (await first).status == 201
+    assert (await upload(rig, form({"file": CSV}))).status == 201  # the turn was not lost
+    assert len((await rig.request("GET", "/contacts/imports")).json["data"]) == 2
