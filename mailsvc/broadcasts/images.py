@@ -1,25 +1,28 @@
-"""Reads uploaded images. Each is decoded and encoded again in a child process of its own (reencode); one at a time, and few wait."""
+"""Reads uploaded images. Each is decoded and encoded again in a child process of its own (reencode); one at a time, accounts in turns."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import attrs
 import orjson
 from twisted.logger import Logger
 
 from mailsvc.broadcasts import reencode
+from mailsvc.domains.fair_share import FairShare, TooManyWaiting
 from mailsvc.runtime.offload import InThread
-from mailsvc.semaphore import Semaphore
 from mailsvc.store.broadcasts.images import Picture
 
 log = Logger()
 LARGEST = 10 << 20  # bytes, of a file and of what is made of it
 DEADLINE = 20.0  # seconds
-WAITING = 8  # uploads that wait for their turn; others are told to try again
+WAITING = 8  # uploads of an account that wait for their turn; others are told to try again
 
 _PROGRAM = str(Path(reencode.__file__))
 _FILE = "This file can’t be read. Use a PNG, JPEG, GIF or WebP image."
@@ -47,16 +50,22 @@ class Refused(Exception):
 class ImageReader:
     in_thread: InThread
     deadline: float = DEADLINE
-    _turn: Semaphore = attrs.field(factory=lambda: Semaphore(1), init=False)
+    _turns: FairShare = attrs.field(factory=lambda: FairShare(1, 1, WAITING), init=False)
+
+    @asynccontextmanager
+    async def turn(self, account_id: UUID) -> AsyncIterator[None]:
+        """Wait for the turn of an account. Its file should not be in memory before. Raises Refused."""
+        try:
+            async with self._turns.place(account_id):
+                yield
+        except TooManyWaiting:
+            raise Refused("Too many images are being uploaded right now. Try again in a moment.", later=True) from None
 
     async def read(self, data: bytes) -> Picture:
-        """The image without metadata. Raises Refused."""
+        """The image without metadata. Call it during a `turn`. Raises Refused."""
         if not data or len(data) > LARGEST:
             raise Refused(_SENTENCES["large" if data else "empty"])
-        if len(self._turn.waiting) >= WAITING:
-            raise Refused("Too many images are being uploaded right now. Try again in a moment.", later=True)
-        async with self._turn:
-            return _picture(await self.in_thread(partial(_in_child, data, self.deadline)))
+        return _picture(await self.in_thread(partial(_in_child, data, self.deadline)))
 
 
 def _in_child(data: bytes, deadline: float) -> bytes:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import threading
-from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 import pytest_twisted
 from PIL import Image
-from twisted.internet import threads
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.python.failure import Failure
 
 from mailsvc.broadcasts import images
 from mailsvc.broadcasts.images import LARGEST, WAITING, ImageReader, Refused
@@ -130,23 +129,24 @@ async def test_the_child_has_a_deadline_and_can_die_without_harm(monkeypatch: py
         assert sentence in refused.value.sentence
 
 
-@pytest_twisted.ensureDeferred
-async def test_one_image_is_read_at_a_time_and_few_wait() -> None:
-    begun, may_end = list[threading.Event](), threading.Event()
+def test_one_image_is_read_at_a_time_and_accounts_take_turns() -> None:
+    """An account whose images take long delays each image of another one by one of its own, and cannot keep it from uploading."""
+    reader, begun = ImageReader(READER.in_thread), list[UUID]()
+    ends: list[Deferred[None]] = []
+    mallory, alice = UUID(int=1), UUID(int=2)
 
-    def in_thread(work: Callable[[], bytes]) -> Deferred[bytes]:
-        def slow() -> bytes:
-            begun.append(may_end)
-            may_end.wait(20)
-            return b'{"kind": "png", "width": 1, "height": 1}\n'
+    async def upload(account_id: UUID) -> None:
+        async with reader.turn(account_id):
+            begun.append(account_id)
+            ends.append(Deferred())
+            await ends[-1]
 
-        return threads.deferToThread(slow)
-
-    reader = ImageReader(in_thread)
-    waiting = [ensureDeferred(reader.read(b"x")) for _ in range(WAITING + 1)]
-    with pytest.raises(Refused) as refused:
-        await reader.read(b"x")
-    assert refused.value.later and len(begun) <= 1
-    may_end.set()
-    for each in waiting:
-        assert (await each).width == 1
+    many = [ensureDeferred(upload(mallory)) for _ in range(WAITING + 2)]
+    assert many[-1].called and isinstance(many[-1].result, Failure)
+    refused = many[-1].result.value
+    assert isinstance(refused, Refused) and refused.later and begun == [mallory]
+    many[-1].addErrback(lambda _: None)
+    ensureDeferred(upload(alice))
+    for number in range(WAITING + 2):
+        ends[number].callback(None)
+    assert begun == [mallory, mallory, alice, *[mallory] * (WAITING - 1)]

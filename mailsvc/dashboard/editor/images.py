@@ -64,9 +64,10 @@ class ImagePages:
         """The address of the uploaded image. Raises Refused."""
         part, content = request.file, request.http.content
         data = b""
-        if part is not None and content is not None:
-            data = await uploads.in_thread(request, partial(part.read, content, LARGEST + 1))
-        picture = await self.reader.read(data)
+        async with self.reader.turn(request.account_id):
+            if part is not None and content is not None:
+                data = await uploads.in_thread(request, partial(part.read, content, LARGEST + 1))
+            picture = await self.reader.read(data)
         line = request.audit_entry("image uploaded", f"{picture.width} × {picture.height} pixels, {len(picture.content)} bytes")
         added = await self.images.add(request.account_id, picture, self.most, [line])
         if added is None:
