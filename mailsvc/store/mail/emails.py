@@ -6,7 +6,7 @@ unless the list of columns has another expression for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -110,29 +110,35 @@ class AttemptView:
 
 # The latest event, which has the greatest ID. An email that was opened is not shown as delivered again, for example to another recipient.
 # That of a broadcast's email may not be stored (store/mail/history).
-LAST_EVENT = """coalesce((
+_LAST_EVENT = """coalesce((
     SELECT CASE WHEN bool_or(v.type IN ('email.opened', 'email.clicked'))
         THEN (array_agg(v.type ORDER BY v.event_id DESC) FILTER (WHERE v.type NOT IN ('email.delivered', 'email.delivery_delayed')))[1]
         ELSE (array_agg(v.type ORDER BY v.event_id DESC))[1] END
-    FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id
+    FROM events v WHERE {of_email}
 ), CASE WHEN e.broadcast_id IS NOT NULL THEN 'email.sent' END)"""
+LAST_EVENT = _LAST_EVENT.format(of_email="v.account_id = e.account_id AND v.email_id = e.email_id")
+
+# Emails with known IDs, and their events. Both are limited to the days from the `first` to the `last` of them: planning for all days, whose
+# number grows with the retention, takes much longer than reading a page.
+OF_EMAIL = "v.account_id = %(account_id)s AND v.email_id = e.email_id AND v.email_id >= %(first)s AND v.email_id <= %(last)s"
+OF_PAGE = "e.account_id = %(account_id)s AND e.email_id = ANY (%(emails)s) AND e.email_id >= %(first)s AND e.email_id <= %(last)s"
+LAST_EVENT_OF_PAGE = _LAST_EVENT.format(of_email=OF_EMAIL)
 
 # Without the message. The time of a scheduled email is in its latest event email.scheduled.
 _EMAIL = Columns.of_class(
     EmailView,
     "e",
     to="e.to_",
-    scheduled_at="""CASE WHEN e.scheduled_at IS NOT NULL THEN coalesce((
-        SELECT v.data ->> 'scheduled_at' FROM events v
-        WHERE v.account_id = e.account_id AND v.email_id = e.email_id AND v.type = 'email.scheduled' ORDER BY v.event_id DESC LIMIT 1
+    scheduled_at=f"""CASE WHEN e.scheduled_at IS NOT NULL THEN coalesce((
+        SELECT v.data ->> 'scheduled_at' FROM events v WHERE {OF_EMAIL} AND v.type = 'email.scheduled' ORDER BY v.event_id DESC LIMIT 1
     )::timestamptz, e.scheduled_at) END""",
-    last_event=LAST_EVENT,
+    last_event=LAST_EVENT_OF_PAGE,
 )
-_VIEW = f"SELECT {_EMAIL} FROM emails e "
-_GET = _VIEW + "WHERE e.account_id = %s AND e.email_id = %s"
-NEWEST = _VIEW + "WHERE e.account_id = %s ORDER BY e.email_id DESC LIMIT %s"
-_OLDER = _VIEW + "WHERE e.account_id = %s AND e.email_id < %s ORDER BY e.email_id DESC LIMIT %s"
-_NEWER = _VIEW + "WHERE e.account_id = %s AND e.email_id > %s ORDER BY e.email_id LIMIT %s"
+VIEW = f"SELECT {_EMAIL} FROM emails e WHERE {OF_PAGE} ORDER BY e.email_id DESC"
+_IDS = "SELECT e.email_id FROM emails e WHERE e.account_id = %s"
+NEWEST = f"{_IDS} ORDER BY e.email_id DESC LIMIT %s"
+_OLDER = f"{_IDS} AND e.email_id < %s ORDER BY e.email_id DESC LIMIT %s"
+_NEWER = f"{_IDS} AND e.email_id > %s ORDER BY e.email_id LIMIT %s"
 
 _RECIPIENTS = statement("mailsvc.store.mail", "recipients")
 
@@ -181,6 +187,11 @@ INSERT INTO events (account_id, email_id, event_id, type, at, data) VALUES (%s, 
 """
 
 
+def of_page(account_id: UUID, emails: Collection[UUID]) -> dict[str, object]:
+    """The parameters of OF_PAGE and OF_EMAIL, for at least one email."""
+    return {"account_id": account_id, "emails": list(emails), "first": min(emails), "last": max(emails)}
+
+
 class Emails:
     """Reads and changes the emails of an account."""
 
@@ -189,8 +200,8 @@ class Emails:
         self._clock = clock
 
     async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None:
-        rows = await self._pool.rows(_GET, (account_id, email_id))
-        return _email(rows[0]) if rows else None
+        found = await self._views(account_id, [email_id])
+        return found[0] if found else None
 
     async def recipients(self, account_id: UUID, email_id: UUID) -> list[RecipientView]:
         """All recipients of an email, in order; empty if there is no such email."""
@@ -230,7 +241,7 @@ class Emails:
 
     async def list(
         self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
-    ) -> tuple[list[EmailView], bool]:
+    ) -> tuple[Sequence[EmailView], bool]:
         """Newest first: `limit` emails older than `after` or newer than `before`, and whether there are more."""
         if before is not None:
             rows = await self._pool.rows(_NEWER, (account_id, before, limit + 1))
@@ -238,8 +249,12 @@ class Emails:
             rows = await self._pool.rows(_OLDER, (account_id, after, limit + 1))
         else:
             rows = await self._pool.rows(NEWEST, (account_id, limit + 1))
-        page = [_email(row) for row in rows[:limit]]
-        return (page[::-1] if before is not None else page), len(rows) > limit
+        page = [email_id for (email_id,) in rows[:limit]]
+        return (await self._views(account_id, page) if page else []), len(rows) > limit
+
+    async def _views(self, account_id: UUID, emails: Sequence[UUID]) -> Sequence[EmailView]:
+        """Newest first."""
+        return [_email(row) for row in await self._pool.rows(VIEW, of_page(account_id, emails))]
 
     def _now(self) -> datetime:
         return utc(self._clock)

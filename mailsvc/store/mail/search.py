@@ -6,7 +6,7 @@ bounced or were reported as spam. A page that is not full says how far it has se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -14,7 +14,7 @@ import attrs
 
 from mailsvc.store import newer
 from mailsvc.store.ids import uuid7_floor
-from mailsvc.store.mail.emails import LAST_EVENT
+from mailsvc.store.mail.emails import LAST_EVENT, LAST_EVENT_OF_PAGE, OF_EMAIL, OF_PAGE, of_page
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.sql import Columns
@@ -72,18 +72,15 @@ class Page:
     looked_until: datetime | None = None
 
 
-_FOUND = Columns.named(
-    "email_id", "created_at", "source", "sender", "recipients", "subject", "size", "last_event", "domain_id", "key_id", "outcomes"
-)  # fmt: skip
+_FOUND = Columns.named("email_id", "created_at", "source", "sender", "recipients", "subject", "size", "domain_id", "key_id")
 # The latest event of each recipient: the email's latest event can be a delivery after a complaint.
 _OF_RECIPIENTS = """
     SELECT DISTINCT ON (v.recipient) v.type FROM events v
-    WHERE v.account_id = e.account_id AND v.email_id = e.email_id AND v.recipient IS NOT NULL
-      AND v.type NOT IN ('email.opened', 'email.clicked')
+    WHERE {of_email} AND v.recipient IS NOT NULL AND v.type NOT IN ('email.opened', 'email.clicked')
     ORDER BY v.recipient, v.event_id DESC
 """
-_OUTCOMES = f"(SELECT jsonb_object_agg(type, n) FROM (SELECT type, count(*) AS n FROM ({_OF_RECIPIENTS}) r GROUP BY type) c)"
-_IS_STATUS = f"coalesce((SELECT bool_or(r.type = %(status)s) FROM ({_OF_RECIPIENTS}) r), {LAST_EVENT} = %(status)s)"
+_OF_EACH = _OF_RECIPIENTS.format(of_email="v.account_id = e.account_id AND v.email_id = e.email_id")
+_IS_STATUS = f"coalesce((SELECT bool_or(r.type = %(status)s) FROM ({_OF_EACH}) r), {LAST_EVENT} = %(status)s)"
 _HAS_EVENT = """coalesce((
     SELECT true FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id AND v.type = %(status)s LIMIT 1
 ), false)"""  # as EXISTS, it would be joined with all events
@@ -106,15 +103,21 @@ _WITH_PROBLEM = f"""
     ) p LEFT JOIN LATERAL (
         SELECT * FROM emails WHERE account_id = %(account)s AND email_id = p.email_id OFFSET 0
     ) e ON true"""
-# The outcomes are read for matches only, unless they are filtered by.
 _SEARCH = """
 WITH looked AS MATERIALIZED ({looked}
 ), edge AS (
     SELECT count(*) AS n, (array_agg(email_id ORDER BY email_id))[1] AS last_id, min(created_at) AS last_at FROM looked
 ), hits AS (
-    SELECT e.*, {last} AS last_event, {outcomes} AS outcomes FROM looked e WHERE hit ORDER BY email_id DESC LIMIT %(limit)s
+    SELECT * FROM looked WHERE hit ORDER BY email_id DESC LIMIT %(limit)s
 )
 SELECT {columns}, n, last_id, last_at FROM edge LEFT JOIN hits ON true ORDER BY email_id DESC
+"""
+# What happened to the matches.
+STATES = f"""
+SELECT e.email_id, {LAST_EVENT_OF_PAGE}, (
+    SELECT jsonb_object_agg(type, n) FROM (SELECT type, count(*) AS n FROM ({_OF_RECIPIENTS.format(of_email=OF_EMAIL)}) r GROUP BY type) c
+)
+FROM emails e WHERE {OF_PAGE}
 """
 
 _NEWER = f"SELECT * FROM emails WHERE account_id = %(account)s AND email_id > %(than)s ORDER BY email_id LIMIT {newer.LOOKED}"
@@ -138,15 +141,22 @@ class Search:
             "looked": looked,
         }
         found_by = (_WITH_PROBLEM if problem else _SCANNED).format(hit=" AND ".join(hits), problem=filters.status, customers=_CUSTOMERS)
-        search = _SEARCH.format(looked=found_by, last=LAST_EVENT, outcomes=_OUTCOMES, columns=_FOUND)
-        rows = await self._pool.rows(search, named)
-        found = [_found(row[:-3]) for row in rows if row[0] is not None]
+        rows = await self._pool.rows(_SEARCH.format(looked=found_by, columns=_FOUND), named)
         count, last_id, last_at = rows[0][-3:]
-        if len(found) > limit:
-            return Page(tuple(found[:limit]), found[limit - 1].email_id)
+        matches = [row[:-3] for row in rows if row[0] is not None]
+        found = await self._found(account_id, matches[:limit])
+        if len(matches) > limit:
+            return Page(tuple(found), found[-1].email_id)
         if count < looked:
             return Page(tuple(found), None)
         return Page(tuple(found), last_id, last_at)
+
+    async def _found(self, account_id: UUID, matches: Sequence[Row]) -> list[Found]:
+        if not matches:
+            return []
+        ids = [email_id for email_id, *_ in matches]
+        states = {id_: state for id_, *state in await self._pool.rows(STATES, of_page(account_id, ids))}
+        return [_found(row, *states.get(id_, ("", {}))) for id_, row in zip(ids, matches, strict=True)]
 
     async def newer(self, account_id: UUID, filters: Filters, than: UUID) -> int | None:
         """How many emails that match are newer (store/newer). The status does not count: it can change at any time."""
@@ -184,7 +194,6 @@ _TEXT = """(
 )"""
 
 
-def _found(row: Row) -> Found:
+def _found(row: Row, last_event: str | None, outcomes: Mapping[str, int] | None) -> Found:
     values = _FOUND.read(row)
-    values |= {"recipients": tuple(values["recipients"]), "last_event": values["last_event"] or "", "outcomes": values["outcomes"] or {}}
-    return Found(**values)
+    return Found(**values | {"recipients": tuple(values["recipients"])}, last_event=last_event or "", outcomes=outcomes or {})
