@@ -80,7 +80,7 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
         found.extend(await inside(doctor_for(settings, database.pool, reactor, probe, dnsbls), settings, database, reactor))
 
     async def look(database: Database, _reactor: Any) -> None:
-        found.extend(installation.migrations(await upgrade_check.plan(database.pool)))
+        found.extend(await _obstacles(database.pool))
 
     async def work(reactor: Any) -> None:
         found.extend(await doctor_for(settings, None, reactor, probe, dnsbls).outside())
@@ -103,6 +103,15 @@ def doctor(settings: Settings, /, probe: str | None, dnsbls: Sequence[str], no_p
             raise SystemExit(1)
 
     start(settings, work)
+
+
+async def _obstacles(pool: Pool) -> list[Finding]:
+    """Why nothing else can be checked in the database, if so."""
+    present = await server_settings.standbys(pool)
+    lacking = present.synchronous and not present.connected
+    if lacking or await server_settings.commits_wait(pool, write_check.PATIENCE):  # they keep their locks, which other checks need
+        return [standbys.waiting(present)]
+    return installation.migrations(await upgrade_check.plan(pool))
 
 
 def _remedy(error: Exception) -> str:

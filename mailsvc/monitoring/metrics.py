@@ -137,7 +137,10 @@ def database(pool: Any, notifications: Any, unwritable: Callable[[], str | None]
     def write(exposition: Exposition) -> None:
         connections = {("busy",): pool.busy, ("idle",): pool.connections - pool.busy}
         exposition.gauge("pool_connections", "Database connections, by state.", connections, ("state",))
-        about = "Whether Postgres can write, as far as this process knows: 0 if its disk or memory is full, or a table is locked."
+        about = (
+            "Whether Postgres can write, as far as this process knows: 0 if its disk or memory is full, a table is locked, or commits wait "
+            "for a standby."
+        )
         exposition.gauge("database_writable", about, int(unwritable() is None))
         exposition.gauge("pool_waiting", "Callers waiting for a database connection.", pool.waiting)
         exposition.counter("pool_statements", "SQL statements.", pool.statements)

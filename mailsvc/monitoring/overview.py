@@ -49,8 +49,8 @@ def problems(values: Values, now: float = 0.0) -> list[Problem]:
         (values.get(("database_up",)) == 0, "The database is unreachable. No mail is accepted or sent."),
         (
             values.get(("database_writable",)) == 0,
-            "Postgres cannot write: its disk or memory is full, or a table is locked. No mail is accepted: `mailsvc doctor` names the "
-            "reason.",
+            "Postgres cannot write: its disk or memory is full, a table is locked, or commits wait for a standby. No mail is accepted: "
+            "`mailsvc doctor` names the reason.",
         ),
         (
             of("database_restored") > 0,

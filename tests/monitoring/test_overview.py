@@ -66,7 +66,7 @@ def test_figures_are_taken_from_the_metrics() -> None:
     ({"listed": 2}, "is on 2 block lists and sends no mail."),
     ({"pool": 21}, "waiting for a database connection: 21"),
     ({"coordinator": 0}, "cannot connect to the cluster's coordinator: mail flows"),
-    ({"writable": 0}, "Postgres cannot write: its disk or memory is full, or a table is locked."),
+    ({"writable": 0}, "Postgres cannot write: its disk or memory is full, a table is locked, or commits wait for a standby."),
     ({"restored": 1}, "all mail is on hold"),
     ({"behind": 250 << 20}, "A standby of Postgres is 250.0 MB behind"),
     ({"free": 1.5 * (1 << 30)}, "has 1.5 GB free"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mailsvc.monitoring.standbys import finding
+from mailsvc.monitoring.standbys import finding, waiting
 from mailsvc.store.postgres.server_settings import Standbys
 
 
@@ -26,3 +26,10 @@ def test_what_a_takeover_would_lose(standbys: Standbys, hosts: int | None, state
     found = finding(standbys, hosts)
     assert found.state == state
     assert said in f"{found.found} {found.remedy}"
+
+
+@pytest.mark.parametrize(("connected", "said"), [(0, "none is connected"), (1, "it does not answer, or has another name")])
+def test_a_commit_that_waits_is_an_error_of_the_database(connected: int, said: str) -> None:
+    found = waiting(Standbys(connected, True))
+    assert (found.check, found.state) == ("database", "error")
+    assert said in found.found

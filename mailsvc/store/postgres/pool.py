@@ -4,12 +4,12 @@
 - A failed connection is dropped and replaced in the background. Only verified connections are handed out.
 - Refilling continues until the pool stops: whatever a connection attempt raises, there is another, and a watchdog makes sure of it.
 - When a statement fails for lack of disk space or memory, `problem` reports it until a write succeeds again.
-- Waiting is bounded in number and time. Inside a transaction, use the transaction: asking the pool for a second connection waits like
-  any other caller, and raises `Unavailable` when all connections are in use.
+- Waiting is bounded in number and time. Inside a transaction, use the transaction: no second connection may be free.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from mailsvc.store.postgres.connection import GRACE, SHARED, Connection, Limits,
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import OutOfResources, StatementFailed, StoreError, Unavailable
 from mailsvc.store.postgres.prepared import Prepared
+from mailsvc.store.postgres.trial import WAITING, WROTE, try_write
 
 T = TypeVar("T")
 
@@ -32,12 +33,6 @@ ATTEMPT_TIMEOUT = 90.0  # seconds after which a connection attempt counts as stu
 PROBE_INTERVAL = 2.0  # seconds between two trial writes while the server lacks resources
 PAUSE_CHECK = 0.02  # seconds between two looks whether all work has ended
 SHUTDOWN_TIMEOUT = 1.0  # seconds that callers wait for a connection during a shutdown, if there is none
-# Rolled back. It takes 32 new pages, so it fails on a full disk, where an update within an existing page would still succeed.
-PROBE_STATEMENT = "CREATE TABLE mailsvc_write_probe AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 128)"
-
-
-class _Undo(Exception):
-    """Raised to roll back the probe."""
 
 
 @attrs.define(eq=False)
@@ -68,19 +63,19 @@ class Transaction:
                 await do(self)
 
     async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
-        return (await self._execute(sql, params)).rows
+        return (await self.execute(sql, params)).rows
 
     async def run(self, sql: str | Prepared, params: Params = ()) -> int:
         """Returns the number of rows affected."""
-        return (await self._execute(sql, params)).count
+        return (await self.execute(sql, params)).count
 
     async def run_each(self, sql: Prepared, rows: Iterable[Params]) -> None:
         """Run `sql` with each of `rows`. The next one is sent without waiting for the result of the previous one."""
         rest = iter(rows)
         for params in rest:
-            await self._execute(sql, params, rest)
+            await self.execute(sql, params, rest)
 
-    async def _execute(self, sql: str | Prepared, params: Params = (), rest: Iterator[Params] | None = None) -> Result:
+    async def execute(self, sql: str | Prepared, params: Params = (), rest: Iterator[Params] | None = None) -> Result:
         if self._ended or self._busy:
             raise RuntimeError("The transaction has ended." if self._ended else "A transaction runs one statement at a time.")
         self._busy = True
@@ -101,6 +96,9 @@ class Transaction:
             return
         if self._connection.lost:
             raise Unavailable("The connection to the database was lost before the commit.")
+        if self._pool.commits_wait and (await self._pool.execute(self._connection, WROTE)).rows != [(None,)]:
+            await self.rollback()
+            raise Unavailable(WAITING)
         try:
             result = await self._pool.execute(self._connection, "COMMIT")
         except Unavailable as error:
@@ -137,6 +135,7 @@ class Pool:
     admit: Callable[[Connection], Awaitable[None]] | None = attrs.field(default=None, repr=False)
     statements: int = 0
     commits: int = 0
+    commits_wait_until: float = attrs.field(default=-math.inf, init=False)  # by the reactor's clock
     _connections: set[Connection] = attrs.field(factory=set, init=False)
     _idle: list[Connection] = attrs.field(factory=list, init=False)
     _waiting: deque[Deferred[Connection]] = attrs.field(factory=deque, init=False)
@@ -178,6 +177,11 @@ class Pool:
         if self._connect_error is None or len(self._connections) >= self.size:
             return None
         return f"{len(self._connections)} of {self.size} are open"
+
+    @property
+    def commits_wait(self) -> bool:
+        """Whether a commit has been waiting for a standby for long. Transactions that have written something then fail."""
+        return bool(self.reactor.seconds() < self.commits_wait_until)
 
     @property
     def _wanted(self) -> bool:
@@ -280,6 +284,8 @@ class Pool:
         return result
 
     async def _execute_alone(self, sql: str | Prepared, params: Params) -> Result:
+        if self.commits_wait:
+            return await self._transact(lambda transaction: transaction.execute(sql, params))
         connection = await self._acquire()
         try:
             return await self.execute(connection, sql, params)
@@ -424,19 +430,14 @@ class Pool:
 
     async def _probe(self) -> None:
         """Try a write that needs space. As long as it fails, keep reporting the problem and try again."""
-
-        async def write(transaction: Transaction) -> None:
-            await transaction.run(PROBE_STATEMENT)
-            raise _Undo
-
         try:
-            await self.transact(write)
-        except (_Undo, StatementFailed):  # without permission to create tables, only the next mail can show
-            self._exhausted = None
-            self.log.info("the database accepts writes again")
+            await try_write(self.transact)
         except Exception as error:
             self.log.info("the database does not accept writes yet: {error}", error=str(error))
             self._later("probe", PROBE_INTERVAL, self._begin_probe)
+        else:
+            self._exhausted = None
+            self.log.info("the database accepts writes again")
 
     def _later(self, name: str, seconds: float, do: Callable[[], None]) -> None:
         """Set a timer. There is at most one of each name, and none once the pool is stopped."""

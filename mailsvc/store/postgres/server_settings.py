@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import attrs
 from psycopg2.extensions import parse_dsn
 
-from mailsvc.store.postgres.errors import OutOfResources, StatementFailed
-from mailsvc.store.postgres.pool import PROBE_STATEMENT, Pool, Transaction
+from mailsvc.store.postgres.errors import OutOfResources
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.trial import COMMITS_WAIT, try_write
 
 _NAMES = (
     "fsync", "full_page_writes", "synchronous_commit", "max_connections", "superuser_reserved_connections", "server_version",
@@ -21,24 +22,19 @@ async def settings(pool: Pool) -> Mapping[str, str]:
     return dict(await pool.rows("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_NAMES),)))
 
 
-class _Undo(Exception):
-    """Raised to roll back the test."""
-
-
 async def write_problem(pool: Pool) -> str | None:
     """Why Postgres cannot write, such as "its disk is full". None: it can, or this role may not create the table that would show it."""
-
-    async def write(transaction: Transaction) -> None:
-        await transaction.run(PROBE_STATEMENT)
-        raise _Undo
-
     try:
-        await pool.transact(write)
+        await try_write(pool.transact)
     except OutOfResources as error:
         return error.description
-    except (_Undo, StatementFailed):
-        pass
     return None
+
+
+async def commits_wait(pool: Pool, seconds: float = 0.0) -> bool:
+    """Whether a commit of this role has been waiting for a standby for longer than so many seconds."""
+    [(waiting,)] = await pool.rows(COMMITS_WAIT, (seconds,))
+    return bool(waiting)
 
 
 # Backups and logical replication, by which Citus moves cells, are not standbys. What has just connected may be any of them; the state is

@@ -11,7 +11,8 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.store.mail.write_check import PATIENCE, WriteCheck, locked
+from mailsvc.store.mail.write_check import LASTS, PATIENCE, WriteCheck, locked
+from mailsvc.store.postgres import server_settings
 from mailsvc.store.postgres.connection import Limits
 from mailsvc.store.postgres.errors import Contention, StoreError
 from mailsvc.store.postgres.partitions import name_of
@@ -59,6 +60,34 @@ async def test_a_locked_table_is_noticed_until_it_is_free(impatient: Pool, datab
     other.close()
     await check.look()
     assert check.problem is None and await locked(impatient, NOW) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_commit_that_waits_for_a_standby_is_reported_until_it_ends(impatient: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "SELECT %s::float8 > 0"
+    monkeypatch.setattr(server_settings, "COMMITS_WAIT", waits)
+    clock = Clock()
+    monkeypatch.setattr(impatient, "reactor", clock)
+    check = WriteCheck(impatient, clock)
+    await check.look()
+    assert check.problem == "commits wait for a standby of Postgres"
+    assert impatient.commits_wait
+    monkeypatch.setattr(server_settings, "COMMITS_WAIT", waits.replace(">", "<"))
+    await check.look()
+    assert check.problem is None
+    assert not impatient.commits_wait
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_pool_writes_again_if_nobody_can_look(impatient: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_settings, "COMMITS_WAIT", "SELECT %s::float8 > 0")
+    clock = Clock()
+    monkeypatch.setattr(impatient, "reactor", clock)
+    await WriteCheck(impatient, clock).look()
+    clock.advance(LASTS - 0.1)
+    assert impatient.commits_wait
+    clock.advance(0.1)
+    assert not impatient.commits_wait, "without a connection, a standby may have taken over"
 
 
 @pytest_twisted.ensureDeferred

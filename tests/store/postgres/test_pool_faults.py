@@ -20,7 +20,7 @@ from twisted.logger import capturedLogs
 
 from mailsvc.store.postgres import connection as link
 from mailsvc.store.postgres import pool as pool_module
-from mailsvc.store.postgres import targets
+from mailsvc.store.postgres import targets, trial
 from mailsvc.store.postgres.backoff import Backoff
 from mailsvc.store.postgres.connection import Connection, Limits
 from mailsvc.store.postgres.errors import OutOfResources, StoreError, Unavailable
@@ -243,7 +243,7 @@ async def test_notifications_reconnect_after_any_error(database: str, monkeypatc
 @pytest_twisted.ensureDeferred
 async def test_a_full_disk_is_reported_until_a_write_succeeds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "PROBE_INTERVAL", 0.01)
-    monkeypatch.setattr(pool_module, "PROBE_STATEMENT", "INSERT INTO room VALUES ('x')")
+    monkeypatch.setattr(trial, "WRITE", "INSERT INTO room VALUES ('x')")
     await pool.rows(FULL)
     assert pool.problem is None
     with capturedLogs():
@@ -262,7 +262,7 @@ async def test_a_full_disk_is_reported_until_a_write_succeeds(pool: Pool, monkey
 @pytest_twisted.ensureDeferred
 async def test_the_probe_needs_space_and_leaves_nothing(pool: Pool) -> None:
     async def probed(transaction: Transaction) -> int:
-        await transaction.run(pool_module.PROBE_STATEMENT)
+        await transaction.run(trial.WRITE)
         [(size,)] = await transaction.rows("SELECT pg_relation_size('mailsvc_write_probe')")
         return int(size)
 
@@ -270,6 +270,29 @@ async def test_the_probe_needs_space_and_leaves_nothing(pool: Pool) -> None:
     await pool.run("DROP TABLE mailsvc_write_probe")
     await pool._probe()
     assert await pool.rows("SELECT to_regclass('mailsvc_write_probe')") == [(None,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_while_commits_wait_for_a_standby_reads_succeed_and_writes_fail_at_once(pool: Pool) -> None:
+    async def write(transaction: Transaction) -> None:
+        await transaction.run(store)
+        assert await transaction.rows("SELECT count(*) FROM noted") == [(1,)]
+
+    async def read(transaction: Transaction) -> list[Any]:
+        return await transaction.rows("SELECT count(*) FROM noted")
+
+    await until(lambda: pool.connections == pool.size)
+    store = "INSERT INTO noted VALUES (1)"
+    await pool.run("CREATE TABLE noted (n int)")
+    pool.commits_wait_until = reactor().seconds() + 60
+    for attempt in (pool.transact(write), pool.run(store), pool.rows(Prepared("note", (), store))):
+        with pytest.raises(Unavailable) as raised:
+            await attempt
+        assert (raised.value.reason, raised.value.unknown) == (trial.WAITING, False)
+    assert await pool.transact(read) == await pool.rows("SELECT count(*) FROM noted") == [(0,)]
+    assert pool.connections == pool.size, "none was closed"
+    pool.commits_wait_until = 0.0
+    assert await pool.run(store) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from typing import Any
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
+from psycopg2.extras import wait_select
 
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.server_settings import STANDBYS, Standbys
+from mailsvc.store.postgres.trial import COMMITS_WAIT
 from tests.chaos.cluster import Cluster, with_standby
 from tests.store.postgres.waiting import eventually
 
@@ -39,6 +41,22 @@ def rows(server: Cluster, *statements: str) -> list[tuple[Any, ...]]:
 
 def seen(server: Cluster, *before: str) -> Standbys:
     return Standbys(*rows(server, *before, STANDBYS)[0])
+
+
+def test_a_commit_that_waits_for_a_standby_is_seen(pair: tuple[Cluster, Cluster]) -> None:
+    primary, _ = pair
+    waits = lambda seconds: bool(ask(primary, COMMITS_WAIT % seconds))  # noqa: E731
+    ask(primary, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+    eventually(lambda: seen(primary).synchronous)
+    with closing(psycopg2.connect(primary.dsn, async_=True)) as writing:
+        wait_select(writing)
+        cursor = writing.cursor()
+        cursor.execute("CREATE TABLE waited (n int)")
+        eventually(lambda: waits(0))
+        assert not waits(60)
+        ask(primary, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        wait_select(writing)
+    assert not waits(0)
 
 
 def test_a_standby_that_does_not_apply_what_it_gets_is_behind(pair: tuple[Cluster, Cluster]) -> None:
