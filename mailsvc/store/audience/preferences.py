@@ -21,11 +21,19 @@ from mailsvc.store.audience.contacts import BY_HASH, change, contact_of, lock, l
 from mailsvc.store.audience.evidence import Act, Person
 from mailsvc.store.audience.listing import TopicOfContact
 from mailsvc.store.audience.values import EVERYTHING, By, Choice, Contact, Topic, Unknown
+from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 NOBODY = UUID(int=0)  # no contact has this ID
 Also = Callable[[Transaction], Awaitable[None]]
 AT_ONCE = timedelta(0)  # people who change it themselves are not asked to confirm
+# Whoever has a link can subscribe and unsubscribe again and again, and each change is evidence that is kept.
+SUBSCRIBED_MOST, PERIOD = 100, timedelta(days=1)
+SUBSCRIBED = """
+SELECT count(*) FROM (
+    SELECT FROM consents WHERE account_id = %s AND hash = %s AND id > %s AND source = 'preferences' AND action = 'subscribed' LIMIT %s
+) c
+"""
 
 
 @attrs.frozen
@@ -58,6 +66,11 @@ class Preferences:
             found = [attrs.evolve(each, subscribed=each.id not in remembered) for each in found if each.subscribed]
         unsubscribed = EVERYTHING in remembered if contact is None else contact.unsubscribed
         return Standing(contact, unsubscribed, [each for each in found if each.public or each.subscribed])
+
+    async def may_subscribe(self, account_id: UUID, hash: bytes) -> bool:
+        """Whether the person has not subscribed too often with links lately. They can always unsubscribe."""
+        since = uuid7_floor(utc(self.clock) - PERIOD)
+        return bool((await self.pool.rows(SUBSCRIBED, (account_id, hash, since, SUBSCRIBED_MOST)))[0][0] < SUBSCRIBED_MOST)
 
     async def unsubscribe(self, account_id: UUID, hash: bytes, topic_id: UUID | None, by: By, also: Also | None = None) -> bool:
         """From one topic, or (None) from everything. Returns whether that changed anything.

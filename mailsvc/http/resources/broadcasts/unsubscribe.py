@@ -26,6 +26,7 @@ from mailsvc.store.broadcasts.settings import BroadcastSettings
 ONE_CLICK = b"List-Unsubscribe"
 TITLE = "Your subscriptions"
 MESSAGE = "Choose which emails you want to receive."
+TOO_OFTEN = "You have subscribed too often today. Try again tomorrow. You can still unsubscribe."
 _BUTTONS = ("topics", "nothing", "again")  # of the form
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -108,7 +109,10 @@ class UnsubscribePage:
             changed = await self.context.preferences.change(account_id, link.hash, (), True, by, self._mark(link))
             self._changed(changed, by, out=True)
             return "You have been unsubscribed."
+        may_subscribe = await self.context.preferences.may_subscribe(account_id, link.hash)
         if action == "again":
+            if not may_subscribe:
+                return TOO_OFTEN
             changed = await self.context.preferences.change(account_id, link.hash, (), False, by)
             self._changed(changed, by, out=False)
             rest = all(topic.subscribed for topic in standing.topics)
@@ -116,11 +120,12 @@ class UnsubscribePage:
         ticked = set(form.get("topic", ()))
         offered = set(form["offered"][0].split()) if "offered" in form else {str(topic.id) for topic in standing.topics}
         choices = [(topic, str(topic.id) in ticked) for topic in standing.topics if str(topic.id) in offered]
-        wanted = [Choice(topic.id, subscribed) for topic, subscribed in choices if subscribed is not topic.subscribed]
+        differing = [Choice(topic.id, subscribed) for topic, subscribed in choices if subscribed is not topic.subscribed]
+        wanted = [each for each in differing if may_subscribe or not each.subscribed]
         out = any(not each.subscribed for each in wanted)
         changed = await self.context.preferences.change(account_id, link.hash, wanted, None, by, self._mark(link) if out else None)
         self._changed(changed, by, out=out)
-        return "Your choice has been saved."
+        return "Your choice has been saved." if wanted == differing else TOO_OFTEN
 
     def _mark(self, link: Link) -> Also | None:
         """Counts the recipient of a broadcast as unsubscribed with it."""

@@ -13,6 +13,8 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 
 from mailsvc.broadcasts.links import Source, UnsubscribeLinks
+from mailsvc.http.resources.broadcasts.unsubscribe import TOO_OFTEN
+from mailsvc.store.audience import preferences
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.broadcasts import recipients
 from tests.http.api_rig import ENCRYPTION, ApiRig
@@ -70,6 +72,30 @@ async def test_one_click(rig: ApiRig) -> None:
         assert "set-cookie" not in answer.headers and "location" not in answer.headers
     assert await unsubscribed(rig, contact)
     assert await rig.pool.rows("SELECT source FROM consents") == [("one_click",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_whoever_has_a_link_cannot_fill_the_evidence(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preferences, "SUBSCRIBED_MOST", 3)
+    contact, path = await add(rig), await link(rig)
+    await add(rig, "bob@example.net")
+    for _ in range(5):
+        await post(rig, path, CLICK)
+        page = await post(rig, path, b"save=again")
+    assert TOO_OFTEN.encode() in page.body and await unsubscribed(rig, contact)
+    assert await rig.pool.rows("SELECT action, count(*) FROM consents GROUP BY 1 ORDER BY 1") == [("subscribed", 3), ("unsubscribed", 4)]
+    topic = (await rig.request("POST", "/topics", {"name": "News", "default_subscription": "opt_out", "visibility": "public"})).json["id"]
+    await rig.request("PATCH", f"/contacts/{contact}", {"unsubscribed": False})
+    body = f"save=topics&offered={topic}".encode()
+    assert TOO_OFTEN.encode() in (await post(rig, path, body + f"&topic={topic}".encode())).body
+    await rig.request("PATCH", f"/contacts/{contact}/topics", [{"id": topic, "subscription": "opt_in"}])
+    assert b"Your choice has been saved." in (await post(rig, path, body)).body, "unsubscribing works"
+    other = await link(rig, "bob@example.net")
+    await post(rig, other, CLICK)
+    assert b"You are subscribed again" in (await post(rig, other, b"save=again")).body
+    rig.clock.advance(86_401)
+    await post(rig, path, CLICK)
+    assert b"You are subscribed again" in (await post(rig, path, b"save=again")).body
 
 
 @pytest_twisted.ensureDeferred
@@ -149,7 +175,7 @@ async def test_the_page_saves_topics_and_everything(rig: ApiRig) -> None:
     assert choices == {"Open": "opt_in", "Closed": "opt_out"}
     assert b"Subscribe again" in (await post(rig, path, b"save=nothing")).body
     assert await unsubscribed(rig, contact)
-    assert b"You are subscribed again." in (await post(rig, path, b"save=again")).body
+    assert b"You are subscribed again" in (await post(rig, path, b"save=again")).body
     assert not await unsubscribed(rig, contact)
     await post(rig, path, b"save=topics")
     await post(rig, path, b"save=nothing")
