@@ -108,13 +108,13 @@ class RelaySession:
 
     async def authenticate(self, user: str, password: str) -> Login | Reply:
         relay = self._relay
-        if relay.login_failures.exceeded(self._client):
-            return relay_replies.TOO_MANY_FAILURES
         token = digest(password)
         caller = await relay.find_caller(token) or await relay.moved(token, relay_replies.MOVED) if relay.well_formed(password) else None
         if isinstance(caller, Reply):
             return caller
         if caller is None or not _names(relay.user, user):
+            if relay.login_failures.exceeded(self._client):
+                return relay_replies.TOO_MANY_FAILURES
             relay.login_failures.add(self._client)
             return replies.LOGIN_FAILED
         return self._log_in(Authenticated(caller, token)) or Login(user, caller)

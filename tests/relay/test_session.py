@@ -110,22 +110,23 @@ def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
 
 def test_five_failed_logins_a_minute_from_one_address() -> None:
     rig = RelayRig()
-    for _ in range(5):
-        client = rig.connect("465")
+
+    def login(token: str, address: str = "192.0.2.1") -> str:
+        client = rig.connect("465", address)
         client.client.protocol.session.tls = {}
         client.command("EHLO me")
-        assert client.login("ms_unknown").startswith("535")
+        reply = client.login(token)
+        assert client.closed == reply.startswith("421")
         client.disconnect()
-    client = rig.connect("465")
-    client.client.protocol.session.tls = {}
-    client.command("EHLO me")
-    assert client.login(TOKEN).startswith("421 4.7.0") and client.closed
-    other = rig.connect("465", "192.0.2.2")
-    other.client.protocol.session.tls = {}
-    other.command("EHLO me")
-    assert other.login(TOKEN).startswith("235")
+        return reply
+
+    assert [login("ms_unknown")[:9] for _ in range(6)] == ["535 5.7.8"] * 5 + ["421 4.7.0"]
+    assert login("not a key").startswith("421 4.7.0")
+    assert login(TOKEN).startswith("235"), "another client with the same address is not locked out"
+    assert login("ms_unknown").startswith("421 4.7.0")
+    assert login("ms_unknown", "192.0.2.2").startswith("535")
     rig.clock.advance(61)
-    rig.logged_in()
+    assert login("ms_unknown").startswith("535")
 
 
 def test_a_revoked_key_cannot_send() -> None:
