@@ -33,7 +33,7 @@ from mailsvc.net import allow_list
 from mailsvc.store.encryption.body_key_files import BodyKeyError
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.api_keys import TooManyKeys
-from mailsvc.store.people.audit import Line
+from mailsvc.store.people.audit import DENIED, Line
 from mailsvc.store.people.roles import NAMES, Permission, permits
 from mailsvc.store.people.sessions import Session
 from mailsvc.store.postgres.errors import Transient
@@ -416,7 +416,7 @@ async def _member_redirect(request: PageRequest, session: Session, access: Acces
     if not own and safety.of_another_account(request.form.get("token", ""), session.account_id):
         raise PageError(403, "Account switched", SWITCHED)
     if not own and not allow_list.allows(request.address, session.networks):
-        await request.write_audit_entry("access denied", f"{request.path}, network")
+        await request.context.audit.write_denial(request.audit_entry(DENIED, f"{request.path}, network"))
         raise forbidden("This account can’t be opened from your network. Ask an admin of the account.")
     if session.must_use_provider:
         return request.render("signin/required.html", 403, email=session.email, next=_return_path(request))
@@ -426,7 +426,7 @@ async def _member_redirect(request: PageRequest, session: Session, access: Acces
         return None
     if request.path == HOME:
         return request.redirect(PLAN)
-    await request.write_audit_entry("access denied", request.path)
+    await request.context.audit.write_denial(request.audit_entry(DENIED, request.path))
     raise forbidden(f"Your role in this account doesn’t allow this. It needs: {roles_with(access)}.")  # type: ignore[arg-type]
 
 

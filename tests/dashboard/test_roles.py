@@ -12,6 +12,7 @@ from mailsvc.dashboard.access.routes import ROUTES, admits, opens, roles_with
 from mailsvc.dashboard.assembly import NAVIGATION
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
 from mailsvc.store.broadcasts.values import Content
+from mailsvc.store.people.audit import DENIED_MOST
 from mailsvc.store.people.roles import Permission, Role
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.emails.test_shared_trial import with_sender
@@ -58,6 +59,25 @@ async def test_pages_that_only_change_things_are_not_linked_for_people_who_only_
     assert refused.status == 403 and "It needs: Admin or Developer." in refused.text
     assert ("access denied", "/dashboard/domains") in await rig.audit((await rig.assembly.users.accounts(await user(rig)))[0].account_id)
     assert "looking" not in (await browser.get("/dashboard/settings/profile")).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_member_cannot_fill_the_audit_log_with_refused_requests(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    browser = await as_(rig, "read-only")
+    account_id = (await rig.assembly.users.accounts(await user(rig)))[0].account_id
+
+    async def denied() -> list[str]:
+        return [subject for action, subject in await rig.audit(account_id) if action == "access denied"]
+
+    for number in range(DENIED_MOST + 5):
+        assert (await browser.get(f"/dashboard/settings/audit?{number}")).status == 403
+    *others, last = await denied()
+    assert others == ["/dashboard/settings/audit"] * (DENIED_MOST - 1)
+    assert last == "/dashboard/settings/audit; further ones are not recorded for an hour"
+    rig.clock.advance(3601)
+    await browser.get("/dashboard/settings/audit")
+    assert len(await denied()) == DENIED_MOST + 1
 
 
 @pytest_twisted.ensureDeferred

@@ -8,17 +8,17 @@ for each other only while they commit, and cannot deadlock.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
-from mailsvc.clock import unix
+from mailsvc.clock import unix, utc
 from mailsvc.store.audit import chain
 from mailsvc.store.audit.chain import Committed, Link
-from mailsvc.store.ids import uuid7
+from mailsvc.store.ids import uuid7, uuid7_floor
 from mailsvc.store.postgres.connection import Params
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.sql import statement
@@ -38,6 +38,10 @@ SELECT id, at, coalesce(actor, %s), coalesce(address, %s), action, coalesce(subj
 WHERE account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s
 """
 PAGE = 500
+DENIED, DENIED_MOST, DENIED_PERIOD = "access denied", 20, timedelta(hours=1)
+DENIALS = """
+SELECT count(*) FROM (SELECT FROM audit WHERE account_id = %s AND id > %s AND user_id = %s AND action = %s LIMIT %s) a
+"""
 
 
 @attrs.frozen
@@ -103,6 +107,14 @@ class Audit:
     async def write(self, line: Line) -> None:
         """Write an entry without a change in the database."""
         await self._pool.transact(lambda tx: write(tx, [line], unix(self._clock)))
+
+    async def write_denial(self, line: Line) -> None:
+        """Write that a page was refused to a member, so many times an hour: they can request it without end, and lines stay for ever."""
+        since = uuid7_floor(utc(self._clock) - DENIED_PERIOD)
+        before = (await self._pool.rows(DENIALS, (line.account_id, since, line.user_id, DENIED, DENIED_MOST)))[0][0]
+        if before < DENIED_MOST:
+            last = "; further ones are not recorded for an hour" if before == DENIED_MOST - 1 else ""
+            await self.write(attrs.evolve(line, subject=line.subject[:600] + last))
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Entry], bool]:
         """Newest first, older than `after`, and whether there are more."""
