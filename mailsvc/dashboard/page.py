@@ -38,8 +38,6 @@ from mailsvc.store.people.roles import NAMES, Permission, permits
 from mailsvc.store.people.sessions import Session
 from mailsvc.store.postgres.errors import Transient
 
-T = TypeVar("T")
-
 
 class Identified(Protocol):
     @property
@@ -315,7 +313,7 @@ async def serve(
     request = PageRequest(context, http, None, "", {}, "auto")
     try:
         await _authenticate(request)
-        if http.method == b"POST":
+        if http.method == b"POST" and (request.session is not None or access == "public"):  # others are asked to sign in
             request.form = await read_form(request, form or urlencoded)
         redirect = await _access_redirect(request, access)
         if redirect is None and reauthenticate and not request.reauthenticated:
@@ -392,7 +390,8 @@ async def _access_redirect(request: PageRequest, access: Access) -> bytes | None
     if access == "public":
         return None
     if session is None:
-        return request.redirect(SIGN_IN, next=_return_path(request))
+        lost = request.http.method == b"POST" and access != "first_factor"
+        return request.redirect(SIGN_IN, next=_return_path(request), **({"form": "1"} if lost else {}))
     if access == "first_factor":
         return None
     if session.stage != "whole":

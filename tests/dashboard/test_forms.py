@@ -75,3 +75,13 @@ async def test_an_endpoint_keeps_its_events_and_its_state(pool: Pool) -> None:
     shown = await ann.post(f"/dashboard/webhooks/{webhook.id}/change", {"url": "nowhere", "on:email.sent": "1"})
     wrong(shown, 'value="nowhere"')
     assert 'name="enabled" value="on" checked' not in shown.text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_form_that_comes_after_the_session_leads_to_signing_in(pool: Pool) -> None:
+    _, ann = await inside(pool)
+    ann.cookies.clear()
+    sent = await ann.post(f"{SETTINGS}/invite", {"email": "bob@example.com", "role": "billing"})
+    assert (sent.status, sent.location) == (303, "/dashboard/sign-in?next=%2Fdashboard%2Fsettings&form=1")
+    assert "form=1" not in (await ann.post("/dashboard/sign-in/out")).location
+    assert "You were signed out before the form was sent." in (await ann.get(sent.location)).text

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.end_to_end.chromium import MARKS
 from tests.end_to_end.rig import Daemon
 from tests.end_to_end.screens import look_here
-from tests.end_to_end.signing_in import first_sign_in
+from tests.end_to_end.signing_in import PASSWORD, first_sign_in
 
 KEPT: list[Any] = []  # cookies: the sign-in link works once
 WIDTHS = """() => [...'0123456789'].map((digit) => {
@@ -152,6 +152,46 @@ def test_a_form_is_sent_once_if_its_button_is_pressed_twice(page: Page) -> None:
         page.get_by_label("Name").fill(name)
         page.get_by_role("button", name="Create API key").click()
     assert sent == ["Shop", "Billing"]
+
+
+def test_what_somebody_entered_is_there_again_after_signing_in(page: Page) -> None:
+    page.goto("/dashboard/audience/topics")
+    page.get_by_label("Name", exact=True).fill("Offers")
+    page.get_by_label("Description").fill("Once a month")
+    page.get_by_label("Visible on the preference page").select_option(index=1)
+    page.context.clear_cookies()
+    page.get_by_role("button", name="Create topic").click()
+    expect(page.get_by_text("You were signed out before the form was sent.")).to_be_visible()
+    for password in ("not this one", PASSWORD):
+        page.get_by_label("Email").fill("you@mailsvc.example")
+        page.get_by_label("Password").fill(password)
+        page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.get_by_text("Your changes aren’t saved yet.")).to_be_visible()
+    expect(page.get_by_label("Description")).to_have_value("Once a month")
+    expect(page.get_by_label("Visible on the preference page")).to_have_value("public")
+    page.get_by_role("button", name="Create topic").click()
+    expect(page.get_by_role("heading", name="Offers")).to_be_visible()
+    page.goto("/dashboard/audience/topics")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("")
+    expect(page.get_by_text("Your changes aren’t saved yet.")).to_be_hidden()
+
+
+def test_passwords_are_not_kept_and_others_do_not_see_what_was_entered(page: Page) -> None:
+    page.goto("/dashboard/settings/sso")
+    values = {"Issuer URL": "https://login.example.com", "Client ID": "abc", "Client secret": "hidden", "Email domains": "acme.example"}
+    for label, value in values.items():
+        page.get_by_label(label).fill(value)
+    page.context.clear_cookies()
+    page.get_by_role("button", name="Set up single sign-on").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    kept = page.evaluate("sessionStorage.getItem('mailsvc-kept-form')")
+    assert "https://login.example.com" in kept and "hidden" not in kept
+    page.evaluate("(kept) => sessionStorage.setItem('mailsvc-kept-form', kept)", kept.replace("you@mailsvc.example", "bob@acme.example"))
+    page.get_by_label("Email").fill("you@mailsvc.example")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.get_by_label("Issuer URL")).to_have_value("")
+    assert page.evaluate("sessionStorage.getItem('mailsvc-kept-form')") is None
 
 
 def test_code_samples_are_tabs_that_remember_the_language(page: Page) -> None:

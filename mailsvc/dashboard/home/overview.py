@@ -18,6 +18,7 @@ from mailsvc.store.people.quota import Period
 
 DAYS = 7
 SOON_USED = 80  # percent of a quota
+SHOWN = 3  # domains, and webhook endpoints; the others are counted, so that the figures stay in sight
 _QUOTAS: Mapping[Period, str] = {"day": "today’s", "month": "this month’s"}
 
 Tone = Literal["bad", "warn", ""]
@@ -66,8 +67,21 @@ def concerns(
 ) -> list[Concern]:
     """The worst first."""
     week = rates(count for count in counts if count.day in days[DAYS:])
-    found = [*_of_rates(week), *_of_domains(domains), *_of_webhooks(webhooks), *_of_quotas(quotas)]
+    named = _first(_of_domains(domains), "domain", "/dashboard/domains"), _first(_of_webhooks(webhooks), "endpoint", "/dashboard/webhooks")
+    return _worst_first([*_of_rates(week), *named[0], *named[1], *_of_quotas(quotas)])
+
+
+def _worst_first(found: Iterable[Concern]) -> list[Concern]:
     return sorted(found, key=lambda each: each.tone != "bad")
+
+
+def _first(found: Iterable[Concern], noun: str, path: str) -> list[Concern]:
+    """The worst, and how many more there are. One more is shown instead of being counted."""
+    worst = _worst_first(found)
+    if len(worst) <= SHOWN + 1:
+        return worst
+    more = worst[SHOWN:]
+    return [*worst[:SHOWN], Concern(f"{len(more)} more {noun}s need attention.", path, f"View {noun}s", more[0].tone)]
 
 
 def _of_rates(week: Rates) -> Iterator[Concern]:

@@ -27,11 +27,12 @@ const JSON_ONLY = { Accept: "application/json" };
 const unreachable = () => { throw new Unreachable(); };
 const call = (url, how) => fetch(url, { headers: JSON_ONLY, ...how }).catch(unreachable);
 
-// Sends a form. Forms of a session that has ended are refused: whoever has signed in again gets the token of the new session.
+// Sends a form. Forms of a session that has ended are refused, or lead to the sign-in page, which the state does, too: whoever has signed
+// in again gets the token of the new session.
 async function post(url, body) {
   const send = () => call(url, { method: "POST", body });
   const response = await send();
-  if (response.status !== 403) return response;
+  if (response.status !== 403 && !response.redirected) return response;
   const { token } = (await ask(`${path}/state`)).answer;
   document.querySelectorAll("input[name=token]").forEach((one) => { one.value = token; });
   body.set("token", token);

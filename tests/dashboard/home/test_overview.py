@@ -80,6 +80,18 @@ def test_endpoints_that_fail_come_after_what_is_worse() -> None:
     assert concerns(webhook=attrs.evolve(ENDPOINT, status="disabled")) == []  # by somebody of the account
 
 
+def test_many_domains_and_endpoints_are_counted() -> None:
+    names = [f"{number}.example" for number in range(6)]
+    domains = [attrs.evolve(DOMAIN, name=name, status="failed") for name in names[1:]]
+    found = overview.concerns([attrs.evolve(DOMAIN, name=names[0], since=NOW), *domains], [], [], DAYS, {})
+    assert [one.text.partition(" ")[0] for one in found] == ["1.example", "2.example", "3.example", "3"]  # the first is only a warning
+    assert (found[3].text, found[3].path, found[3].tone) == ("3 more domains need attention.", "/dashboard/domains", "bad")
+    endpoints = [attrs.evolve(ENDPOINT, failing_since=NOW)] * 4
+    assert len(overview.concerns([], endpoints, [], DAYS, {})) == 4  # “1 more” would take the same line
+    found = overview.concerns(domains[:1], [*endpoints, *endpoints], [], DAYS, {})
+    assert [found[0].tone, found[-1].text, found[-1].tone] == ["bad", "5 more endpoints need attention.", "warn"]
+
+
 @pytest_twisted.ensureDeferred
 async def test_the_home_page_shows_both(pool: Pool) -> None:
     rig = DashboardRig(pool)
