@@ -41,6 +41,14 @@ def test_a_read_only_member_looks_and_switches(page: Page, daemon: Daemon) -> No
     expect(page.get_by_text("Your role, Read-only, can look at this page but not change it.")).to_be_visible()
     expect(page.get_by_role("button", name="Add domain")).to_be_hidden()
     look_at_all(page, {f"read-only-{name}": f"/dashboard/{name}" for name in "domains keys webhooks audience broadcasts settings".split()})
+    endpoint = daemon.call("POST", "/webhooks", {"endpoint": "https://acme.example/hook", "events": ["email.sent"]}).body["id"]
+    page.goto("/dashboard/keys")
+    expect(page.get_by_role("region", name="Create an API key")).to_be_hidden()
+    page.goto(f"/dashboard/webhooks/{endpoint}")
+    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    expect(page.get_by_label("Endpoint URL")).to_be_disabled()
+    for empty in ("Replay", "Delete"):
+        expect(page.get_by_role("heading", name=empty)).to_be_hidden()
     page.get_by_text("Switch", exact=True).click()
     assert look_here(page, "switcher") == []
     page.set_viewport_size({"width": 1280, "height": 844})

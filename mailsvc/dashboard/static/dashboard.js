@@ -77,6 +77,10 @@ document.addEventListener("submit", (event) => {
   setTimeout(() => { if (sending.get(form) === given) sending.delete(form); }, SENDING);
 });
 
+// Somebody whose role cannot change the page sees what the forms contain. Their buttons are hidden, but the Enter key would send them.
+for (const one of document.querySelectorAll(".looking form[method=post]:not(.reads) :is(input:not([type=hidden]), select, textarea)"))
+  one.disabled = true;
+
 // After a mistake in a form, its first wrong field has the focus: it can be anywhere on the page.
 document.querySelector("main [aria-invalid=true]")?.focus();
 
