@@ -76,7 +76,7 @@ class SuppressionPages:
         entry = request.audit_entry("suppressions added", f"{len(emails)} addresses" if len(emails) > 1 else emails[0])
         await self.stored.add(request.account_id, emails, [entry])
         self.changed()
-        return request.redirect(SUPPRESSIONS)
+        return request.redirect(SUPPRESSIONS, done="added")
 
     @page(app, f"{SUPPRESSIONS}/<text>/remove", "POST", access="change_setup")
     async def remove(self, request: PageRequest, text: str) -> bytes:

@@ -24,7 +24,9 @@ SUPPRESSIONS = "/dashboard/suppressions"
 async def test_addresses_are_added_as_people_write_them(pool: Pool, typed: str, stored: list[str]) -> None:
     _, account, ann = await started(pool)
     await ann.get(SUPPRESSIONS)
-    assert (await ann.post(SUPPRESSIONS, {"emails": typed})).location == SUPPRESSIONS
+    added = await ann.post(SUPPRESSIONS, {"emails": typed})
+    assert added.location == f"{SUPPRESSIONS}?done=added"
+    assert "The addresses are suppressed." in (await ann.get(added.location)).text
     found, _ = await Suppressions(pool, None).list(account, 9)
     assert sorted(one.email for one in found) == stored
 
