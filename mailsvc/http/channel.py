@@ -20,7 +20,7 @@ from mailsvc.http.request import Request
 from mailsvc.net.writing import write
 
 LENGTH_LINE_MAX = 1000
-PIPELINED_AT_ONCE = 2  # requests of one connection that are answered in a row: an address can have hundreds of connections
+PIPELINED_AT_ONCE = 10  # requests of one connection that are answered in a row
 CHUNKS_AT_ONCE = 200  # chunks of a body that are decoded in a row, and as many more as fit into a piece
 PIECE = 2048  # bytes of a body that are decoded at a time
 

@@ -36,7 +36,6 @@ def test_requests_are_the_same_in_any_chunking(size: int) -> None:
     body = json.dumps(GOOD).encode()
     data = request("POST", "/emails", GOOD) + MANY + chunked(body[:7], body[7:]) + b"0\r\n\r\n" + request("GET", "/emails")
     connection.send(data, size)
-    rig.clock.advance(0)
     assert [response.status for response in connection.responses()] == [200, 200, 200]
     assert len(rig.intake.submitted) == 2
     assert not connection.transport.disconnecting
@@ -372,7 +371,7 @@ def test_other_connections_get_a_turn_between_pipelined_requests() -> None:
     connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     rig.clock.advance(0)
     answered.append(len(connection.responses()))
-    assert answered == [2, 26]
+    assert answered == [10, 26]
 
 
 def test_other_connections_get_a_turn_between_many_small_chunks() -> None:
@@ -402,7 +401,7 @@ def test_connection_lost_between_pipelined_requests_is_forgotten() -> None:
     connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 25)
     connection.hang_up()
     rig.clock.advance(1)
-    assert len(connection.responses()) == 2 and not rig.clock.getDelayedCalls()
+    assert len(connection.responses()) == 10 and not rig.clock.getDelayedCalls()
 
 
 def test_too_many_and_too_large_headers_have_different_errors() -> None:
