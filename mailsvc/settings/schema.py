@@ -149,10 +149,7 @@ class Smtp:
     )
     connections_per_key: int = setting(20, "Maximum number of open connections logged in with one API key.", check=checks.at_least(1))
     login_failures: int = setting(
-        5,
-        "Failed logins per minute from one address. Further ones end the connection. A valid API key still logs in, since clients can "
-        "share an address.",
-        check=checks.at_least(1),
+        5, "Failed logins per minute from one address. Beyond them, only valid API keys log in.", check=checks.at_least(1)
     )
     recipients: int = setting(1000, "Maximum number of recipients of one message.", check=checks.between(100, 10_000))
     idle_seconds: float = setting(
