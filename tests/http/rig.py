@@ -257,7 +257,7 @@ class Rig:
                 lambda reader: Webhooks(Nothing(), Nothing(), reader, partial(read, rules=Rules())),
                 lambda reader: Suppressions(Nothing(), reader),
             ),
-            broadcasts=BroadcastContext(*[Nothing()] * 8, "", self._in_thread, Nothing(), lambda: NOW),
+            broadcasts=BroadcastContext(*[Nothing()] * 8, "", self._in_thread, Nothing(), lambda: NOW, Nothing()),
             audience=AudienceContext(*[Nothing()] * 12),
             erasing=Nothing(),
             link_secrets=lambda: (b"secret",),

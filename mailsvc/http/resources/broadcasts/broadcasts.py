@@ -35,6 +35,7 @@ from mailsvc.store.broadcasts.recipients import COUNTED, Kind
 from mailsvc.store.broadcasts.values import Broadcast, Content
 from mailsvc.store.paging import Page
 
+RETRY = 30  # seconds after which a segment that was not counted can be counted
 CHUNK = 500  # broadcasts of a long list that are read and written at a time
 SAMPLE_LINK = "https://example.com/unsubscribe"  # in previews
 _KEPT = ("name", "segment_id", "audience_id", "from", "subject")  # every broadcast has them
@@ -272,12 +273,22 @@ class Broadcasts:
         elif not await self.context.sending.has_segment(found.account_id, found.segment_id):
             problems.append("The segment was deleted.")
         else:
-            total, counts = await self.context.recipients.missing(found.account_id, found.segment_id, numbers)
+            total, counts = await self._counted(found.account_id, found.segment_id, numbers)
             lacking = [{"key": key, "contacts": number} for key, number in counts.items() if number]
             problems += [] if total else ["The segment has no contacts."]
         if found.topic_id is not None and await self.context.sending.default(found.account_id, found.topic_id) is None:
             problems.append("The topic was deleted.")
         return ok(request, {**fields.REVIEW.show(contacts=total, problems=problems, missing=()), "missing": lacking})
+
+    async def _counted(self, account_id: UUID, segment_id: UUID, numbers: Mapping[str, str]) -> tuple[int, Mapping[str, int]]:
+        """Accounts take turns, so that none of them keeps the others from the database."""
+        turns = self.context.counting
+        if not await turns.take(account_id, 1):
+            raise unavailable(RETRY)
+        try:
+            return await self.context.recipients.missing(account_id, segment_id, numbers)
+        finally:
+            turns.give(1)
 
     # Helpers
 

@@ -12,6 +12,7 @@ import attrs
 
 from mailsvc.broadcasts.links import UnsubscribeLinks
 from mailsvc.clock import utc
+from mailsvc.runtime.budget import Turns
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.audience.contacts import Contacts
 from mailsvc.store.audience.figures import AudienceFigures
@@ -23,6 +24,9 @@ from mailsvc.store.broadcasts.sending import Sending
 from mailsvc.store.broadcasts.settings import StoredSettings
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.postgres.pool import Pool
+
+# Segments that are counted at the same time. It can take Postgres seconds, and others need the connections of this process.
+COUNTED_AT_ONCE = 2
 
 
 @attrs.define(eq=False)
@@ -43,6 +47,7 @@ class BroadcastContext:
     in_thread: InThread
     figures: AudienceFigures
     now: Callable[[], datetime]
+    counting: Turns
     notify: Callable[[str], None] = lambda channel: None
     topics: int = 100
     most_contacts: Callable[[str | None], int | None] = lambda plan: None
@@ -57,5 +62,5 @@ class BroadcastContext:
         return cls(
             Broadcasts(pool, clock, listed), Recipients(pool), Sending(pool), StoredSettings(pool, clock), Contacts(pool, clock, keys),
             Preferences(pool, clock), UnsubscribeLinks(keys), domains, base_url, in_thread, AudienceFigures(pool, clock),
-            partial(utc, clock), notify, topics, most_contacts,
+            partial(utc, clock), Turns(COUNTED_AT_ONCE, clock), notify, topics, most_contacts,
         )  # fmt: skip

@@ -11,13 +11,16 @@ import attrs
 import orjson
 import pytest
 import pytest_twisted
+from twisted.internet.defer import Deferred
 
 from mailsvc.http.fields import Bounds, Rules
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 from mailsvc.http.resources.broadcasts import broadcasts, fields
 from mailsvc.policy import Limits
+from mailsvc.runtime.budget import Turns
 from mailsvc.store.broadcasts.broadcasts import Broadcasts
+from mailsvc.store.broadcasts.recipients import Recipients
 from mailsvc.store.ids import uuid7
 from tests.http.api_rig import ApiRig
 
@@ -302,3 +305,28 @@ def test_the_content_is_not_longer_than_a_message() -> None:
         for record in (fields.CREATE, fields.UPDATE):
             with pytest.raises(Problem, match=f"The `{name}` field can have at most 20 characters"):
                 record.read({**usual, name: "x" * 21}, "", rules)
+
+
+@pytest_twisted.ensureDeferred
+async def test_few_segments_are_counted_at_a_time(rig: ApiRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/broadcasts/{await create(rig, await segment(rig))}/review"
+    running: list[Deferred[None]] = []
+
+    async def missing(*_: Any) -> tuple[int, dict[str, int]]:
+        running.append(Deferred())
+        await running[-1]
+        return 7, {}
+
+    monkeypatch.setattr(Recipients, "missing", missing)
+    reviews = [rig.request("GET", path) for _ in range(4)]
+    while len(running) < 2:
+        await rig.request("GET", "/domains")
+    for _ in range(3):
+        await rig.request("GET", "/domains", key=rig.foreign_key)
+    assert len(running) == 2
+    for place in range(4):
+        running[place].callback(None)
+    assert [(await review).json["contacts"] for review in reviews] == [7] * 4
+    monkeypatch.setattr(Turns, "take", AsyncMock(return_value=False))
+    late = await rig.request("GET", path)
+    assert late.problem == (503, "service_unavailable") and late.headers["retry-after"] == "30"
