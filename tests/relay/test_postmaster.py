@@ -28,6 +28,7 @@ DATE = datetime(2026, 11, 28, 13, 0, tzinfo=UTC)
         ("192.0.2.1", "mx.other.example", "mx.other.example ([192.0.2.1])"),
         ("2001:db8::1", "[IPv6:2001:db8::1]", "[IPv6:2001:db8::1] ([IPv6:2001:db8::1])"),
         ("192.0.2.1", "x(;by", "unknown ([192.0.2.1])"),  # would be read as syntax of the field
+        ("192.0.2.1", "B\N{REPLACEMENT CHARACTER}ro-PC", "unknown ([192.0.2.1])"),
         ("192.0.2.1", "", "unknown ([192.0.2.1])"),
         ("192.0.2.1", "a" * 255, "a" * 255 + " ([192.0.2.1])"),
     ],

@@ -331,6 +331,14 @@ def test_postmaster_mail_is_forwarded(recipient: str) -> None:
     assert [(mail.client, mail.name, mail.protocol) for mail in rig.forwarded] == [("192.0.2.1", "mx.other.example", "ESMTP")]
 
 
+def test_the_name_of_a_client_may_have_any_letters() -> None:
+    rig = RelayRig()
+    client = rig.connect("25")
+    assert client.command("EHLO Büro-PC").startswith("250")
+    assert client.mail(b"help\r\n", "postmaster").startswith("250")
+    assert [mail.name for mail in rig.forwarded] == ["B\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}ro-PC"]
+
+
 def test_a_recipient_that_is_given_again_counts_once() -> None:
     rig = RelayRig()
     client = rig.connect("25")

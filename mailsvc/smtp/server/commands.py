@@ -18,7 +18,7 @@ from mailsvc.smtp.server.state import ConversationState
 Command = Callable[[ConversationState, bytes], Awaitable[Reply | None]]
 
 UNAUTHENTICATED_RECIPIENTS = 100  # of one mail of a client without a login; 5321 §4.5.3.1.8 requires as many
-_CLIENT_NAME = re.compile(rb"[!-~]{1,255}")
+_CLIENT_NAME = re.compile(rb"[!-~\x80-\xff]{1,255}")
 
 
 async def ehlo(state: ConversationState, argument: bytes) -> Reply:
@@ -40,11 +40,14 @@ async def helo(state: ConversationState, argument: bytes) -> Reply:
 
 
 def _introduce(state: ConversationState, argument: bytes, *, extended: bool) -> None:
-    """Accept any well-formed name (5321 §4.1.4), and end the mail transaction."""
+    """Accept any name (5321 §4.1.4), and end the mail transaction.
+
+    Programs send the name of their machine, which can have letters such as ü.
+    """
     if not _CLIENT_NAME.fullmatch(argument):
         raise Refused(replies.bad_argument("Expected a host name"))
     state.reset()
-    state.session.client_name, state.session.extended = argument.decode("ascii"), extended
+    state.session.client_name, state.session.extended = argument.decode("ascii", "replace"), extended
 
 
 async def starttls(state: ConversationState, argument: bytes) -> None:

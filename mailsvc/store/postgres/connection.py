@@ -101,14 +101,14 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]
         """
         problems: dict[str, StoreError] = {}
         tried = await targets(reactor, dsn)
-        for target in tried:
+        for number, target in enumerate(tried, 1):
             try:
                 connection = await cls._open(reactor, target, name, on_lost, limits)
             except _Elsewhere as other:
                 target.forget()
                 problems[target.where] = Unavailable(f"It says that the cell is on {other.address}.")
                 nodes = await redirected(reactor, target, other.address)
-                tried += [node for node in nodes if node.where not in problems]
+                tried[number:number] = [node for node in nodes if node.where not in problems]  # before a former node, if it is back
             except StoreError as error:
                 problems[target.where] = error
             else:
