@@ -307,7 +307,7 @@ def test_who_asks_for_a_part_of_a_page_is_sent_elsewhere_as_a_whole(daemon: Daem
 def test_static_files_are_cached_forever_and_compressed_if_accepted(daemon: Daemon) -> None:
     page = Visitor(daemon).get("/dashboard/sign-in").text
     files = re.findall(r'(?:src|href)="(/dashboard/static/[^"]+)"', page)
-    names = {"mark.svg", "inter-latin.woff2", "font.css", "dashboard.css", "htmx.min.js", "dashboard.js"}
+    names = {"mark.svg", "inter-latin.woff2", "font.css", "dashboard.css", "htmx.min.js", "dashboard.js", "kept-forms.js"}
     assert {path.rpartition("/")[2] for path in files} == names
     for path in files:
         plain, packed = Visitor(daemon).get(path), Visitor(daemon).get(path, {"Accept-Encoding": "br, gzip"})
