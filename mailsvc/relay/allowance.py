@@ -1,4 +1,4 @@
-"""How many bytes of mail strangers can have stored in a day, and each of them. It counts in this process, in memory."""
+"""Limits how many bytes of mail strangers can have stored in a day, all together and each. Counts in memory, for this process."""
 
 from __future__ import annotations
 

@@ -121,9 +121,13 @@ class Share:
 
     @app.route("/shared", methods=["GET"])
     @operation(
-        "View a shared email", "The page that a shared link opens. Browsers get a page if it no longer works, too.", "text/html",
-        parameters=[TOKEN], key="none", errors=[403, 404],
-    )  # fmt: skip
+        "View a shared email",
+        "The page that a shared link opens. If the link no longer works, browsers get a page that says so.",
+        "text/html",
+        parameters=[TOKEN],
+        key="none",
+        errors=[403, 404],
+    )
     async def show(self, request: Request) -> bytes:
         return await request.detached(self._show(request))
 
