@@ -26,6 +26,7 @@ from mailsvc.store.mail.emails import Emails, EmailView, RecipientView
 
 EMPTY = "This email has no text."
 WRONG = "This link is not valid or has expired."
+ASK = "Ask whoever sent you the link for a new one."
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SAME = {"sending": "queued", "uncertain": "delayed", "failed": "bounced", "complained": "delivered"}
 _STATUS = {
@@ -89,7 +90,7 @@ _REFUSED = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>Shared email</title></head>
 <body style="font:16px system-ui,sans-serif;margin:2rem"><h1 style="font-size:1.3rem">{message}</h1>
-<p>Ask whoever sent you the link for a new one.</p></body></html>
+<p>{advice}</p></body></html>
 """
 
 
@@ -134,7 +135,7 @@ class Share:
     async def _show(self, request: Request) -> bytes:
         opened = await parameters.first(request, "token", self._opened)
         if opened is None:
-            return _refused(request, Problem(403, "validation_error", WRONG), WRONG)
+            return _refused(request, Problem(403, "validation_error", WRONG), WRONG, ASK)
         email = await self.stored.get(opened.account_id, opened.email_id)
         if email is None:
             return _refused(request, not_found("Email"), "This email has been deleted.")
@@ -159,11 +160,11 @@ class Share:
         return "Status", _STATUS[results.pop()] if len(results) == 1 else "Not delivered to every recipient"
 
 
-def _refused(request: Request, problem: Problem, message: str) -> bytes:
+def _refused(request: Request, problem: Problem, message: str, advice: str = "") -> bytes:
     """A page for people; programs get the problem."""
     if not any(b"text/html" in value.lower() for value in request.requestHeaders.getRawHeaders(b"accept", [])):
         raise problem
-    return _send(request, problem.status, _REFUSED.format(message=message).encode())
+    return _send(request, problem.status, _REFUSED.format(message=message, advice=advice).encode())
 
 
 def _send(request: Request, status: int, page: bytes) -> bytes:
