@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -26,6 +26,8 @@ MARKS = [
         reason="Chromium is not installed (Debian package: chromium).",
     ),
 ]
+
+expect.set_options(timeout=20_000)  # milliseconds: a busy machine answers later
 
 # The preview of an email has a policy of its own.
 POLICY = """if (window === top) document.addEventListener("securitypolicyviolation", (event) => {

@@ -79,7 +79,7 @@ def test_the_command_palette_finds_pages_and_emails(page: Page) -> None:
     expect(page).to_have_url(re.compile("/settings/audit$"))
 
 
-def test_single_keys_move_search_and_open_pages(page: Page) -> None:
+def test_single_keys_move_and_search(page: Page) -> None:
     rows = page.locator("main a.cover")
     expect(rows).to_have_count(3)
     for key, row in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1)):
@@ -95,13 +95,19 @@ def test_single_keys_move_search_and_open_pages(page: Page) -> None:
     page.keyboard.press("?")
     expect(page.get_by_role("heading", name="Shortcuts", exact=True)).to_be_visible()
     assert not faults(page, "shortcuts")
-    page.keyboard.press("Escape")
-    page.keyboard.press("g")
-    page.keyboard.press("x")  # no page
+
+
+def test_two_keys_within_a_second_and_a_half_open_a_page(page: Page) -> None:
+    page.clock.install()
+    page.reload()
+    page.clock.pause_at(page.evaluate("Date.now()") + 1000)
+    for key in ("g", "x", "d", "Control+g", "d", "g"):  # x has no page
+        page.keyboard.press(key)
+    page.clock.run_for(1500)
     page.keyboard.press("d")
-    page.keyboard.press("Control+g")
     expect(page).to_have_url(re.compile("/emails"))
     page.keyboard.press("g")
+    page.clock.run_for(1499)
     page.keyboard.press("d")
     expect(page).to_have_url(re.compile("/domains$"))
 
