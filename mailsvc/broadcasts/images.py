@@ -15,7 +15,7 @@ import orjson
 from twisted.logger import Logger
 
 from mailsvc.broadcasts import reencode
-from mailsvc.domains.fair_share import FairShare, TooManyWaiting
+from mailsvc.fair_share import FairShare, TooManyWaiting
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.broadcasts.images import Picture
 

@@ -17,7 +17,7 @@ import dns.rdatatype
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
-from mailsvc.domains.fair_share import FairShare, TooManyWaiting
+from mailsvc.fair_share import FairShare, TooManyWaiting
 from mailsvc.net import address_guard, dns_query
 from mailsvc.net import dns as resolving
 from mailsvc.net.address_guard import Network

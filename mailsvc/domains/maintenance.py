@@ -15,10 +15,10 @@ import attrs
 from mailsvc.domains import lifecycle, names, rotation
 from mailsvc.domains.checking import Checker, Findings
 from mailsvc.domains.contest import Contest, contest
-from mailsvc.domains.fair_share import FairShare, TooManyWaiting
 from mailsvc.domains.keypair import KeyPair, new_pair
 from mailsvc.domains.records import Publishing, slots
 from mailsvc.domains.rotation import Rules
+from mailsvc.fair_share import FairShare, TooManyWaiting
 from mailsvc.mail.authentication.dkim import Algorithm
 from mailsvc.runtime.offload import InThread
 from mailsvc.store.domains.checks import DomainChecks, KeysChanging, Result
