@@ -10,6 +10,7 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
 
 log = Logger()
@@ -20,17 +21,20 @@ FACT = """
     m.email_id, m.created_at, m.message_id, m.sender, m.recipients, m.subject, m.tags, m.headers, m.broadcast_id
 """
 
-# Each event is looked up by its key, as the log is read in order. Of a join, Postgres expects hardly any rows, and reads all events first.
-AFTER = f"""
-SELECT l.sequence, {FACT}
-FROM event_log l
-CROSS JOIN LATERAL (
-    SELECT * FROM events WHERE account_id = l.account_id AND email_id = l.email_id AND event_id = l.event_id OFFSET 0
-) e
-LEFT JOIN LATERAL (SELECT * FROM emails WHERE account_id = l.account_id AND email_id = l.email_id OFFSET 0) m ON true
-WHERE l.account_id = %s AND l.sequence > %s AND (m.email_id IS NOT NULL OR e.email_id = e.event_id)
-ORDER BY l.sequence LIMIT %s
+# The next numbers of an account. Its events are read in a second step, because they are planned for their own days only: planning for all
+# days, whose number grows with the retention, takes much longer than reading a page.
+NUMBERS = "SELECT sequence, email_id, event_id FROM event_log WHERE account_id = %s AND sequence > %s ORDER BY sequence LIMIT %s"
+_OF_DAYS = "account_id = %(account_id)s AND email_id = k.email_id AND email_id >= %(first)s AND email_id <= %(last)s"
+# Each event is looked up by its key. Of a join, Postgres expects hardly any rows, and reads all events first.
+FACTS = f"""
+SELECT k.sequence, {FACT}
+FROM unnest(%(sequences)s::bigint[], %(emails)s::uuid[], %(events)s::uuid[]) AS k(sequence, email_id, event_id)
+CROSS JOIN LATERAL (SELECT * FROM events WHERE {_OF_DAYS} AND event_id = k.event_id OFFSET 0) e
+LEFT JOIN LATERAL (SELECT * FROM emails WHERE {_OF_DAYS} OFFSET 0) m ON true
+WHERE m.email_id IS NOT NULL OR e.email_id = e.event_id
+ORDER BY k.sequence LIMIT %(most)s
 """
+LOOKED = 1000  # numbers that are looked up at once at most, while events that were deleted are passed over
 
 
 @attrs.frozen
@@ -69,9 +73,24 @@ class EventLog:
 
         Deleted events, and those that cannot be read, are left out.
         """
-        rows = await self._pool.rows(AFTER, (account_id, sequence, limit + 1))
+        rows: list[Row] = []
+        size = limit + 1
+        while len(rows) <= limit:
+            numbers = await self._pool.rows(NUMBERS, (account_id, sequence, size))
+            if numbers:
+                rows += await self._pool.rows(FACTS, facts(account_id, numbers, limit + 1 - len(rows)))
+            if len(numbers) < size:
+                break
+            sequence, size = numbers[-1][0], max(size, LOOKED)
         found = [(number, fact(columns)) for number, *columns in rows[:limit]]
         return [(number, each) for number, each in found if each is not None], len(rows) > limit
+
+
+def facts(account_id: UUID, numbers: Sequence[Row], most: int) -> dict[str, Any]:
+    """The parameters of FACTS for rows of NUMBERS, of which there is at least one."""
+    sequences, emails, events = ([*column] for column in zip(*numbers, strict=True))
+    days = {"first": min(emails), "last": max(emails)}
+    return {"account_id": account_id, "sequences": sequences, "emails": emails, "events": events, "most": most, **days}
 
 
 def fact(row: Sequence[Any]) -> Fact | None:

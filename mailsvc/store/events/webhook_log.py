@@ -16,7 +16,6 @@ from mailsvc.store.events.webhooks import CHANGE, Webhook
 from mailsvc.store.ids import uuid7, uuid7_floor, uuid7_seconds
 from mailsvc.store.mail.inserts import shard
 from mailsvc.store.people.audit import Line, changed, write
-from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims_sql import BY_INDEX
 from mailsvc.store.sql import Columns, statement
@@ -38,12 +37,11 @@ _OF = "WHERE x.account_id = %(account_id)s AND x.webhook_id = %(webhook_id)s"
 LIST = f"""
 SELECT {_LISTED} {_FROM} {_OF} AND (%(after)s IS NULL OR x.event_id < %(after)s) ORDER BY x.event_id DESC LIMIT %(limit)s
 """
-GET = f"""
-SELECT {_WHOLE}, {FACT}
-{_FROM}
-LEFT JOIN events e ON e.account_id = x.account_id AND e.email_id = x.email_id AND e.event_id = x.event_id
-LEFT JOIN emails m ON m.account_id = x.account_id AND m.email_id = x.email_id
-{_OF} AND x.event_id = %(event_id)s
+GET = f"SELECT {_WHOLE}, x.email_id {_FROM} {_OF} AND x.event_id = %(event_id)s"
+# The event is read in a second step: with the ID of its email, Postgres plans for one day instead of all that are kept.
+EVENT = f"""
+SELECT {FACT} FROM events e LEFT JOIN emails m ON m.account_id = %(account_id)s AND m.email_id = %(email_id)s
+WHERE e.account_id = %(account_id)s AND e.email_id = %(email_id)s AND e.event_id = %(event_id)s
 """
 ATTEMPTS = """
 SELECT attempt_id, status, response, seconds, started_at, next_at FROM webhook_attempts
@@ -150,8 +148,13 @@ class WebhookLog:
         self._pool = pool
 
     async def get(self, account_id: UUID, webhook_id: UUID, event_id: UUID) -> Message | None:
-        rows = await self._pool.rows(GET, {"account_id": account_id, "webhook_id": webhook_id, "event_id": event_id})
-        return _whole(rows[0]) if rows else None
+        named = {"account_id": account_id, "webhook_id": webhook_id, "event_id": event_id}
+        rows = await self._pool.rows(GET, named)
+        if not rows:
+            return None
+        *own, email_id = rows[0]
+        events = await self._pool.rows(EVENT, named | {"email_id": email_id})
+        return Message(**_WHOLE.read(own), fact=fact(events[0]) if events else None)
 
     async def attempts(
         self, account_id: UUID, webhook_id: UUID, event_id: UUID, limit: int, after: UUID | None = None
@@ -247,8 +250,3 @@ async def _send_missed(tx: Transaction, webhook: Webhook, after: UUID, now: date
     more = True
     while more:
         [(_, named["below"], more)] = await tx.rows(MISSED, named)
-
-
-def _whole(row: Row) -> Message:
-    own = len(_WHOLE.expressions)
-    return Message(**_WHOLE.read(row[:own]), fact=fact(row[own:]))

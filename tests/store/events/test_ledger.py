@@ -11,14 +11,13 @@ import pytest_twisted
 
 from mailsvc.outcome import Delivered
 from mailsvc.store.events import events, ledger
-from mailsvc.store.events.event_log import AFTER, EventLog
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.events.ledger import EventLedger, Lag
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import SHARDS, shard
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Transaction
-from tests.store.fixtures import ACCOUNT, DOMAIN, MINUTE, NOW, OTHER, StoreRig, email, nodes, together
+from tests.store.fixtures import ACCOUNT, DOMAIN, MINUTE, NOW, OTHER, StoreRig, email, together
 
 
 async def sequences(store: StoreRig) -> dict[Any, list[int]]:
@@ -140,22 +139,6 @@ async def test_the_lag_is_how_long_the_oldest_waits(store: StoreRig) -> None:
     assert await store.ledger.lag(NOW) == Lag(0, 0.0)
     await store.accept(email(created_at=NOW - MINUTE), email())
     assert attrs.astuple(await store.ledger.lag(NOW)) == (2, 60.0)
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_page_of_a_long_log_reads_no_more_than_the_page(store: StoreRig) -> None:
-    ids = [uuid7(NOW.timestamp()) for _ in range(3000)]
-    events_of = "INSERT INTO events (account_id, email_id, event_id, type, at) SELECT %s, e, e, 'suppression.added', %s FROM unnest(%s) e"
-    await store.pool.run(events_of, (ACCOUNT, NOW, ids))
-    numbered = "INSERT INTO event_log (account_id, email_id, event_id, sequence) SELECT %s, e, e, n FROM unnest(%s) WITH ORDINALITY u(e, n)"
-    await store.pool.run(numbered, (ACCOUNT, ids))
-    for table in ("events", "event_log"):
-        await store.pool.run(f"ANALYZE {table}")
-    [(plans,)] = await store.pool.rows("EXPLAIN (ANALYZE, FORMAT JSON) " + AFTER, (ACCOUNT, 100, 11))
-    scans = [node for node in nodes(plans[0]["Plan"]) if "Relation Name" in node]
-    assert sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in scans) <= 33
-    page, more = await EventLog(store.pool).after(ACCOUNT, 100, 10)
-    assert ([number for number, _ in page], page[0][1].event_id, more) == ([*range(101, 111)], ids[100], True)
 
 
 def test_accounts_spread_over_all_shards() -> None:

@@ -8,10 +8,12 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.store.events.ledger import NUMBER
-from mailsvc.store.events.webhook_log import REPLAY
+from mailsvc.store.events.webhook_log import EVENT, GET, REPLAY
+from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Transaction
 from tests.store.events.test_webhooks import Setup, setup
-from tests.store.fixtures import MINUTE, NOW, email
+from tests.store.fixtures import DAY, MINUTE, NOW, email, explain, nodes
 
 __all__ = ["setup"]
 
@@ -81,3 +83,36 @@ async def test_attempts_that_are_recorded_together_wait_for_a_replay_of_the_same
 
     await setup.store.pool.transact(replaying)
     assert await gatherResults(works, consumeErrors=True) == [False, False, False]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_about_an_email_of_another_day_is_found_with_its_event(setup: Setup) -> None:
+    """Messages are stored with the day of their event, and events with the day of their email."""
+    webhook = await setup.subscribe("email.clicked", "email.sent")
+    await setup.happen()
+    yesterday, clicked = NOW - DAY, uuid7(NOW.timestamp())
+    mail = email(account=setup.account, email_id=uuid7(yesterday.timestamp()), created_at=yesterday)
+    await partitions.ensure_day(setup.store.pool, yesterday)
+    await setup.store.accept(mail)
+    sql = "INSERT INTO events (account_id, email_id, event_id, type, at) VALUES (%s, %s, %s, 'email.clicked', %s)"
+    await setup.store.pool.run(sql, (setup.account, mail.email_id, clicked, NOW))
+    sql = """INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at, status)
+        VALUES (%s, %s, %s, %s, 'email.clicked', %s, 'success')"""
+    await setup.store.pool.run(sql, (setup.account, webhook.id, clicked, mail.email_id, NOW))
+    found = await setup.log.get(setup.account, webhook.id, clicked)
+    assert found and found.fact and found.fact.mail
+    assert (found.status, found.fact.event_id, found.fact.mail.email_id) == ("success", clicked, mail.email_id)
+    named = {"account_id": setup.account, "webhook_id": webhook.id, "event_id": clicked, "email_id": mail.email_id}
+    read = {
+        str(node["Relation Name"])
+        for sql in (GET, EVENT)
+        for node in nodes(await explain(setup.store, sql, named))
+        if "Relation Name" in node
+    }
+    assert read == {f"webhook_messages_{NOW:%Y%m%d}", "webhook_outbox", f"emails_{yesterday:%Y%m%d}", f"events_{yesterday:%Y%m%d}"}
+    await setup.store.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
+    deleted = await setup.log.get(setup.account, webhook.id, clicked)
+    assert deleted and deleted.fact is None
+    await setup.store.pool.run("DELETE FROM events WHERE event_id = %s", (clicked,))
+    assert await setup.log.get(setup.account, webhook.id, clicked) == deleted
+    assert await setup.log.get(setup.account, webhook.id, mail.email_id) is None
