@@ -20,17 +20,19 @@ Unit = Literal["hour", "day", "week", "month"]
 # Names of zones that Postgres takes for abbreviations, which have no summer time, and zones with the same times.
 _SAME = {"CET": "Europe/Brussels", "EET": "Europe/Athens", "MET": "Europe/Brussels", "WET": "Europe/Lisbon"}
 
-# Hours are in UTC. Longer periods begin at midnight of the zone; an hour belongs to the period in which it begins.
-_GROUPED = """
+# Hours are in UTC. `start` is the beginning of one: Postgres would compute it for every row that it reads.
+_ASKED = "hour >= %(start)s AND hour < %(end)s AND (%(domains)s::uuid[] IS NULL OR domain_id = ANY (%(domains)s))"
+# Longer periods begin at midnight of the zone; an hour belongs to the period in which it begins.
+_GROUPED = f"""
 SELECT CASE WHEN %(by_period)s AND %(unit)s = 'hour' THEN hour END,
        CASE WHEN %(by_period)s AND %(unit)s <> 'hour' THEN date_trunc(%(unit)s, hour AT TIME ZONE %(zone)s)::date END,
-       CASE WHEN %(by_domain)s THEN domain_id END, {email}, type, sum(count)::bigint
-FROM {counted}
-WHERE hour >= date_trunc('hour', %(start)s::timestamptz, 'UTC') AND hour < %(end)s
-AND (%(domains)s::uuid[] IS NULL OR domain_id = ANY (%(domains)s))
+       CASE WHEN %(by_domain)s THEN domain_id END, {{email}}, type, sum(count)::bigint
+FROM {{counted}}
+WHERE {_ASKED}
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT %(most)s
 """
-_HOURLY = "(SELECT hour, domain_id, type, count FROM rollups WHERE account_id = %(account_id)s AND type = ANY (%(types)s)) AS c"
+_OF_ACCOUNT = "account_id = %(account_id)s AND type = ANY (%(types)s)"
+_HOURLY = f"(SELECT hour, domain_id, type, count FROM rollups WHERE {_OF_ACCOUNT}) AS c"
 _BY_EVENT = f"""(
     SELECT date_trunc('hour', v.at, 'UTC') AS hour, e.domain_id, e.email_id,
            CASE WHEN v.type = 'email.bounced' THEN v.type || '.' || lower(v.data ->> 'type')
@@ -62,6 +64,8 @@ _BY_BROADCAST = """(
     AND (%(broadcasts)s::uuid[] IS NULL OR c.broadcast_id = ANY (%(broadcasts)s))
 ) AS c"""
 COUNTS = _GROUPED.format(email="NULL::uuid", counted=_HOURLY)
+# As many counts as rows: of hours by domain, which are not added up. Counting them first takes a fraction of the time of sorting them.
+ROWS = f"SELECT count(*) FROM (SELECT FROM rollups WHERE {_OF_ACCOUNT} AND {_ASKED} LIMIT %(most)s) AS r"
 COUNTS_OF_EMAILS = _GROUPED.format(email="CASE WHEN %(by_email)s THEN email_id END", counted=_BY_EVENT)
 COUNTS_OF_BROADCASTS = _GROUPED.format(email="CASE WHEN %(by_broadcast)s THEN broadcast_id END", counted=_BY_BROADCAST)
 USED = """
@@ -92,6 +96,11 @@ class Wanted:
     of_broadcasts: bool = False
     by_broadcast: bool = False
     broadcasts: Sequence[UUID] | None = None
+
+    @property
+    def row_by_row(self) -> bool:
+        """Whether each stored count is one of the answer."""
+        return self.by_period and self.unit == "hour" and self.by_domain and self.emails is None and not self.of_broadcasts
 
 
 @attrs.frozen
@@ -124,10 +133,13 @@ class Rollups:
     async def counts(self, account_id: UUID, wanted: Wanted, most: int | None = None) -> list[Count]:
         """Raises errors.DataRejected when the database does not know the zone, and TooManyCounts for more than `most` counts."""
         named = {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in attrs.asdict(wanted).items()}
-        zone = _SAME.get(wanted.zone, wanted.zone)
+        start = wanted.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        named |= {"start": start, "zone": _SAME.get(wanted.zone, wanted.zone), "account_id": account_id}
+        named["most"] = None if most is None else most + 1
+        if most is not None and wanted.row_by_row and (await self._pool.rows(ROWS, named))[0][0] > most:
+            raise TooManyCounts
         counts = COUNTS if wanted.emails is None else COUNTS_OF_EMAILS
-        sql = COUNTS_OF_BROADCASTS if wanted.of_broadcasts else counts
-        rows = await self._pool.rows(sql, {**named, "zone": zone, "account_id": account_id, "most": None if most is None else most + 1})
+        rows = await self._pool.rows(COUNTS_OF_BROADCASTS if wanted.of_broadcasts else counts, named)
         if most is not None and len(rows) > most:
             raise TooManyCounts
         return [Count(*[*row[:3], None, *row[4:], row[3]]) if wanted.of_broadcasts else Count(*row) for row in rows]
