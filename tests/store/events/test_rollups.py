@@ -11,9 +11,9 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
-from mailsvc.store.events.rollups import Rollups, TooManyCounts, Wanted
+from mailsvc.store.events.rollups import USED, Rollups, TooManyCounts, Wanted
 from mailsvc.store.events.suppressions import Suppressions
-from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, StoreRig, email
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, StoreRig, email, explain, nodes
 
 
 @pytest_twisted.ensureDeferred
@@ -77,3 +77,17 @@ async def test_the_hour_in_which_the_time_begins_counts(store: StoreRig, zone: t
     for start in (hour, hour + MINUTE, hour + 60 * MINUTE - timedelta(microseconds=1)):
         [count] = await Rollups(store.pool).counts(ACCOUNT, Wanted(start.astimezone(zone), hour + DAY, "day", "UTC", ("email.sent",)))
         assert count.count == 110
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_was_sent_is_found_without_the_other_counts(store: StoreRig) -> None:
+    types = ["email.sent", *(f"email.other{n}" for n in range(19))]
+    hours = [NOW - 60 * MINUTE * n for n in range(48)]
+    sql = (
+        "INSERT INTO rollups (account_id, hour, domain_id, type, count) SELECT %s, h, d, t, 1 FROM unnest(%s) h, unnest(%s) d, unnest(%s) t"
+    )
+    await store.pool.run(sql, (ACCOUNT, hours, [UUID(int=n) for n in range(5)], types))
+    await store.pool.run("ANALYZE rollups")
+    plan = await explain(store, USED, {"account_id": ACCOUNT, "day": NOW - DAY, "month": NOW - 30 * DAY}, "SELECT")
+    assert [node["Index Name"] for node in nodes(plan) if "Index Name" in node] == ["rollups_sent"]
+    assert plan["Actual Rows"] == 1 and not any("Rows Removed by Filter" in node for node in nodes(plan))
