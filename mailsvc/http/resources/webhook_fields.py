@@ -41,7 +41,7 @@ CREATE = Record(
     fields={
         "endpoint": Text(_URL, "https://example.com/webhooks", required=True, more={"format": "uri"}),
         "events": _types(required=True),
-        "status": Choice("A new webhook is always enabled.", "enabled", words=STATUSES),
+        "status": Choice("By default `enabled`. A disabled endpoint gets no events.", "enabled", words=STATUSES),
     },
 )
 UPDATE = Record(

@@ -21,7 +21,7 @@ from mailsvc.http.resources.webhook_fields import shown_message, shown_secret
 from mailsvc.http.views import Listing
 from mailsvc.net.urls import BadUrl, Target
 from mailsvc.store.events.webhook_log import Message, WebhookLog
-from mailsvc.store.events.webhooks import Webhook
+from mailsvc.store.events.webhooks import Status, Webhook
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 
 SECRET = 32  # bytes
@@ -57,10 +57,10 @@ class Webhooks:
     async def _add(self, request: Request) -> bytes:
         given = await self.reader.record(request, fields.CREATE)
         url, events = self._url(given["endpoint"]), list(dict.fromkeys(given["events"]))
+        status: Status = given["status"] or "enabled"
         secret = secrets.token_bytes(SECRET)
-        added = await self.endpoints.add(
-            request.caller.account_id, url, events, secret, self.most, [audited(request, "webhook added", url)]
-        )
+        line = audited(request, "webhook added", url if status == "enabled" else f"{url}, {status}")
+        added = await self.endpoints.add(request.caller.account_id, url, events, secret, self.most, [line], status)
         if added is None:
             raise invalid(f"An account can have at most {self.most} webhooks.")
         return created(request, fields.WITH_SECRET.show(added, signing_secret=shown_secret(secret)))

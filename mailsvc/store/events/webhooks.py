@@ -32,7 +32,7 @@ COLUMNS = Columns.named(
 )
 COUNT = "SELECT count(*) FROM webhooks WHERE account_id = %s"
 ADD = f"""
-INSERT INTO webhooks (id, account_id, url, events, secret, created_at) VALUES (%s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}
+INSERT INTO webhooks (id, account_id, url, events, status, secret, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}
 """
 GET = f"SELECT {COLUMNS}, secret FROM webhooks WHERE account_id = %s AND id = %s"
 NEWEST = f"SELECT {COLUMNS} FROM webhooks WHERE account_id = %s ORDER BY id DESC LIMIT %s"
@@ -93,8 +93,9 @@ class Webhooks:
         self._encryption = encryption
 
     async def add(
-        self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
-    ) -> Webhook | None:
+        self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = (),
+        status: Status = "enabled",
+    ) -> Webhook | None:  # fmt: skip
         """Add an endpoint. None if the account already has `most`."""
         now = self._now()
         webhook_id = uuid7(now.timestamp())
@@ -104,7 +105,7 @@ class Webhooks:
             [(count,)] = await tx.rows(COUNT, (account_id,))
             if count >= most:
                 return None
-            stored = (webhook_id, account_id, url, list(events), self._encryption.encrypt(secret, webhook_id), now)
+            stored = (webhook_id, account_id, url, list(events), status, self._encryption.encrypt(secret, webhook_id), now)
             [row] = await tx.rows(ADD, stored)
             await write(tx, lines, now.timestamp())
             return _webhook(row)

@@ -52,6 +52,17 @@ async def test_invalid_webhook_is_refused(rig: ApiRig, changes: dict[str, Any], 
 
 
 @pytest_twisted.ensureDeferred
+async def test_webhook_can_be_created_disabled(rig: ApiRig) -> None:
+    webhook_id = await created(rig, status="disabled")
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}")).json["status"] == "disabled"
+    await rig.request("POST", "/emails", GOOD)
+    await number(rig)
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}/events")).json["data"] == []
+    await rig.request("PATCH", f"/webhooks/{webhook_id}", {"status": "enabled"})
+    assert (await rig.request("GET", f"/webhooks/{webhook_id}")).json["status"] == "enabled"
+
+
+@pytest_twisted.ensureDeferred
 async def test_webhook_is_created_changed_rotated_and_deleted(rig: ApiRig) -> None:
     webhook_id = await created(rig, endpoint="HTTPS://Shop.Example:443", events=[*payload.TYPES, "email.sent"])
     one = (await rig.request("GET", f"/webhooks/{webhook_id}")).json
