@@ -287,7 +287,13 @@ class Request(server.Request):
         return body
 
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
-        """Write a body as it is generated, and return whether all of it was written. Set status and headers before."""
+        """Write a body as it is generated, and return whether all of it was written. Set status and headers before.
+
+        The response to HEAD has no body, so nothing is generated for it.
+        """
+        if self.method == b"HEAD":
+            await chunks.aclose()
+            return True
         if not self.reserve(STREAMED):
             await chunks.aclose()
             raise unavailable()

@@ -12,6 +12,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 
 from mailsvc.http.stream import STALLED, Flow
+from tests.http.rig import Rig
 
 
 @attrs.define
@@ -104,3 +105,21 @@ def test_stream_reports_errors():
     with pytest.raises(ValueError, match="broken"):
         results[0].raiseException()
     assert request.producer is None
+
+
+def test_head_generates_nothing():
+    """Its response has no body, so reading all rows would be in vain."""
+    generated: list[str] = []
+
+    class Evidence:
+        async def all(self, *_: Any) -> AsyncGenerator[list[Any], None]:
+            generated.append("all")
+            yield []
+
+    rig = Rig()
+    assert rig.api.audience is not None
+    rig.api.audience.evidence = Evidence()  # type: ignore[assignment]
+    head = rig.request("HEAD", "/consents")
+    assert generated == [] and (head.status, head.body) == (200, b"")
+    get = rig.request("GET", "/consents")
+    assert generated == ["all"] and get.headers["content-type"] == head.headers["content-type"]
