@@ -11,6 +11,7 @@ from typing import IO
 import attrs
 
 from mailsvc.http.problem import Problem, invalid
+from mailsvc.http.strict_json import shortened
 
 PARTS = 20
 HEADERS = 8192  # bytes of the header of a part
@@ -51,7 +52,7 @@ def boundary(content_type: bytes) -> bytes:
 
 
 def parts(file: IO[bytes], separator: bytes) -> Mapping[str, Part]:
-    """The parts by name; of several with one name the first. Blocking: call it in a thread if the file is large. Raises Problem."""
+    """The parts by name. Blocking: call it in a thread if the file is large. Raises Problem, also for two parts with one name."""
     # 2046 §5.1.1: each part follows a line with two hyphens and the boundary, and a line break before it belongs to that line.
     found: dict[str, Part] = {}
     edges = list(_edges(file, b"\r\n--" + separator))
@@ -61,8 +62,10 @@ def parts(file: IO[bytes], separator: bytes) -> Mapping[str, Part]:
         if not blank:
             raise invalid("The request body is not valid multipart/form-data: a part has no end of its header.", 400)
         name = _name(head)
+        if name in found:  # one of them would be ignored
+            raise invalid(f"The `{shortened(name)}` field is given twice.")
         if name is not None:
-            found.setdefault(name, Part(start + len(head) + len(blank), end))
+            found[name] = Part(start + len(head) + len(blank), end)
     if not edges:
         raise invalid("The request body is not valid multipart/form-data: its boundary does not occur.", 400)
     return found

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import attrs
-import orjson
 
 from mailsvc.audience import import_plan
 from mailsvc.audience.import_plan import ColumnMap, PropertyColumn, WrongMap
-from mailsvc.http import multipart, parameters
+from mailsvc.http import multipart, parameters, strict_json
 from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.fields import SOME_ID, Choice, Field, Record, Rules, Text, no_entries
 from mailsvc.http.multipart import Part
@@ -201,9 +200,9 @@ def _option(found: Mapping[str, Part], name: str, file: Any, most: int) -> str |
 
 def _json(option: str | None, name: str) -> Any:
     try:
-        return None if option is None else orjson.loads(option)
-    except orjson.JSONDecodeError:
-        raise invalid(f"The `{name}` field must be JSON.") from None
+        return None if option is None else strict_json.load(option.encode())
+    except strict_json.Malformed:
+        raise invalid(f"The `{name}` field must be JSON without duplicate names.") from None
 
 
 def _column_map(value: Any) -> ColumnMap:

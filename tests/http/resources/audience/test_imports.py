@@ -77,7 +77,8 @@ async def test_columns_segments_and_topics_are_checked_at_once(rig: ApiRig) -> N
         ("column_map", '{"properties": {"a": {"column": "Plan", "type": "date"}}}'): (422, "column_map.properties.a.type"),
         ("column_map", '{"properties": {"first_name": {"column": "Plan"}}}'): (422, "`column_map.properties.first_name`"),
         ("column_map", '{"properties": {"Email": {"column": "Plan"}}}'): (422, "`column_map.properties.Email`"),
-        ("column_map", "{"): (422, "The `column_map` field must be JSON."),
+        ("column_map", "{"): (422, "The `column_map` field must be JSON"),
+        ("column_map", '{"email": "Email", "email": "Plan"}'): (422, "The `column_map` field must be JSON without duplicate names."),
         ("on_conflict", "replace"): (422, "`on_conflict`"),
         ("segments", f'[{{"id": "{uuid4()}"}}]'): (404, "Audience not found"),
         ("segments", f'[{{"id": "{asks}"}}]'): (422, "double_opt_in"),
@@ -92,6 +93,16 @@ async def test_columns_segments_and_topics_are_checked_at_once(rig: ApiRig) -> N
     assert (await upload(rig, form(good))).status == 201
     defined = (await rig.request("GET", "/contact-properties")).json["data"]
     assert {row["key"]: row["type"] for row in defined} == {"plan": "string", "seats": "number"}
+
+
+@pytest.mark.parametrize("name", ["file", "on_conflict"])
+@pytest_twisted.ensureDeferred
+async def test_part_that_is_given_twice_is_refused(rig: ApiRig, name: str) -> None:
+    """One of two files would be ignored."""
+    more = form({name: {"file": "email\nzoe@example.net\n"}.get(name, "upsert")})
+    answer = await upload(rig, form({"file": CSV, "on_conflict": "skip"}).removesuffix(b"--x-x--\r\n") + more)
+    assert answer.problem == (422, "validation_error") and f"`{name}` field is given twice" in answer.json["message"]
+    assert (await rig.request("GET", "/contacts/imports")).json["data"] == []
 
 
 @pytest_twisted.ensureDeferred
