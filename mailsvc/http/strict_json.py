@@ -139,7 +139,7 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
         line, column = raw.count(b"\n", 0, wrong) + 1, wrong - raw.rfind(b"\n", 0, wrong)
         return Malformed(f"The request body is not valid JSON: it is not UTF-8 at line {line}, byte {column}.")
     try:
-        found = _culprit(json.loads(_outline(raw), parse_constant=_NotANumber, strict=False))
+        found = _culprit(json.loads(_outline(raw), parse_constant=_NotANumber, parse_int=float, strict=False))
     except (ValueError, RecursionError):
         found = None
     if found is None:
@@ -161,7 +161,7 @@ def _culprit(value: Any, depth: int = 0) -> tuple[str, str] | None:
             if found := _below(child, depth):
                 return f"[{index}]{found[0]}", found[1]
     elif isinstance(value, float) and (isinstance(value, _NotANumber) or value in (float("inf"), float("-inf"))):
-        return "", "The `{}` field has a number that JSON doesn't allow (NaN or infinite)."
+        return "", "The `{}` field has a number that is not allowed (NaN, infinite or too large)."
     elif isinstance(value, str) and _UNFIT.search(value):
         if _surrogate(value):
             return "", "The `{}` field has a lone surrogate, which is not a character."

@@ -77,6 +77,8 @@ def test_duplicate_name_is_found(pairs: list[tuple[str, Any]], comma: str, colon
         (b'{"a":1,"a":2}', "`a` twice"),
         (b'{"a":"x:y","b":{"c":1,"c":1}}', "`c` twice"),
         (b'{"subject":NaN}', "`subject`"),
+        (b'{"tags":[{"value":%s}]}' % (b"9" * 400), "`tags[0].value`"),
+        (b'{"tags":[{"value":%s}]}' % (b"9" * 5000), "`tags[0].value`"),
         (b'{"tags":[{"value":-Infinity}]}', "`tags[0].value`"),
         (b'{"a":1e999}', "`a`"),
         (b'{"headers":{"X":"\\ud800"}}', "`headers.X`"),
