@@ -91,6 +91,8 @@ async def read_anchors(settings: Settings, database: Database, files: Sequence[P
 async def _anchors(settings: Settings, database: Database, files: Sequence[Path], key: Path | None) -> list[Anchored]:
     """The anchors of the database and of each file."""
     path = key or settings.audit.signing_key
+    if path is None and files:
+        raise Refused("Anchors cannot be compared without a key: set audit.signing_key, or give --key.")
     if path is None:
         click.echo("mailsvc: There is no key (audit.signing_key, --key), so anchors are not checked.", err=True)
         return []
@@ -110,6 +112,8 @@ async def _anchors(settings: Settings, database: Database, files: Sequence[Path]
         for anchor in new:
             stored.add(anchor)
     for each in found:
+        if each.number == 0 and each.source in map(str, files):  # it would look as if all of it had been compared
+            each.problems.append(f"{each.source} has no anchors.")
         if each.number > stored.number:
             each.problems.append(f"Anchor {each.number} of {each.source} is missing in the database.")
     return [*found, stored]

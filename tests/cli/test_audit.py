@@ -68,6 +68,8 @@ async def test_anchors_show_that_the_log_was_cut(mailsvc: InProcess, database: s
     key, file, public = tmp_path / "audit.pem", tmp_path / "anchors.jsonl", tmp_path / "public.pem"
     for command in ("key", "anchor"):
         assert "Set it to a file that mailsvc can write" in await mailsvc.refuses("audit", command)
+    file.touch()
+    assert "cannot be compared without a key" in await mailsvc.refuses("audit", "verify", "--anchors", str(file))
     mailsvc.config.write_text(mailsvc.config.read_text() + f'[audit]\nsigning_key = "{key}"\nanchor_file = "{file}"\n')
     public.write_text(await printed(mailsvc, "audit", "key") + "\n")
     assert "is not overwritten. To replace the key" in await mailsvc.refuses("audit", "key")
@@ -78,6 +80,12 @@ async def test_anchors_show_that_the_log_was_cut(mailsvc: InProcess, database: s
     assert len(file.read_text().splitlines()) == 1
     lines = ask(database, "SELECT count(*) FROM audit")
     assert await printed(mailsvc, "audit", "verify", "--key", str(public)) == f"{account}  ok  {lines} lines, anchored up to line {lines}"
+
+    other = tmp_path / "other.jsonl"
+    other.write_text("no anchor\n")
+    done = await mailsvc("audit", "verify", "--anchors", str(other))
+    assert done.status == 1 and f"{other} has no anchors." in done.output
+    assert (await mailsvc("audit", "verify", "--anchors", str(file))).status == 0
 
     cut = "SET session_replication_role = replica; DELETE FROM audit_details d USING audit a WHERE a.id = d.id AND a.seq > 1; "
     cut += "DELETE FROM audit WHERE seq > 1; UPDATE audit_heads SET seq = 1, hash = (SELECT hash FROM audit)"
