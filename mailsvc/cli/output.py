@@ -104,10 +104,10 @@ def the_only(found: Sequence[T], none: str, several: str, lines: Sequence[str]) 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that only its owner can read, and that has its name once it is whole. Raises Refused."""
-    part = path.with_name(f".{path.name}.part")
     try:
         if os.path.lexists(path):
             raise Refused(f"{path} already exists. Choose another file with --output.")
+        part = path.with_name(f".{path.name}.part")
         part.unlink(missing_ok=True)  # of a command that was killed
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

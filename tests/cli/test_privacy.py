@@ -104,6 +104,12 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert (output.read_bytes(), output.stat().st_mode & 0o777) == (b"whole", 0o600)
 
 
+@pytest.mark.parametrize("path", ["", ".", "/"])
+def test_output_needs_a_file_name(path: str) -> None:
+    with pytest.raises(Refused, match="already exists"), new_file(Path(path)):
+        pass
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_key_that_the_journal_needs_is_listed_as_needed(mailsvc: InProcess, tmp_path: Path) -> None:
     await mailsvc.printed("privacy", "erase", CANARY, "--yes")
