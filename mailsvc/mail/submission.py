@@ -275,4 +275,6 @@ def _key(fields: Sequence[bytes]) -> str | None:
     key = keys.pop()
     if not 1 <= len(key) <= _KEY_LIMIT:
         raise Unfit("content", f"The idempotency key must have 1 to {_KEY_LIMIT} characters.")
+    if "\0" in key:  # from an encoded word; the database does not store it
+        raise Unfit("content", "The idempotency key must not have a NUL character.")
     return key

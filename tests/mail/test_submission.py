@@ -99,6 +99,7 @@ def test_a_missing_or_ambiguous_author_is_refused(head: bytes) -> None:
         (ME + b"Idempotency-Key: a\r\nResend-Idempotency-Key: b\r\n", "content"),
         (ME + b"Idempotency-Key:\r\n", "content"),
         (ME + b"Idempotency-Key: " + b"k" * 257 + b"\r\n", "content"),
+        (ME + b"Idempotency-Key: =?utf-8?q?k=00?=\r\n", "content"),
         (ME + b"X: y\r\n" * 1000, "content"),
         (ME + b"Received: from a by b\r\n" * 100, "loop"),
     ],
