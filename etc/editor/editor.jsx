@@ -2,12 +2,12 @@
 import "./nonce.js";
 import { EmailEditor } from "@react-email/editor";
 import { composeReactEmail } from "@react-email/editor/core";
-import { StarterKit } from "@react-email/editor/extensions";
 import { Inspector } from "@react-email/editor/ui";
 import { Placeholder } from "@tiptap/extension-placeholder";
 import { createPortal } from "react-dom";
 import { createRoot } from "react-dom/client";
 
+import { Blocks } from "./blocks.js";
 import { leaveImage, uploads } from "./images.js";
 import { nameBlocks } from "./lists.js";
 import { nameFields } from "./names.js";
@@ -27,7 +27,7 @@ const hint = ({ node }) => (node.type.name === "heading" ? `Heading ${node.attrs
 function mount(element, { content, variables, changed, upload, say }) {
   const extensions = [
     // The toolbar works on the selection, so the selection stays when the toolbar takes the focus.
-    StarterKit.configure({
+    Blocks.configure({
       CodeBlockPrism: false, MaxNesting: false, Link: { defaultProtocol: "https" }, FocusScopes: { clearSelectionOnBlur: false },
     }),
     PlainCodeBlock,

@@ -1,7 +1,11 @@
 // Pasting HTML: bold and italics that are styles become elements, a picture that only repeats the text is left out, and blocks of this editor
 // stay in the one container. ProseMirror does the rest.
 import { Extension } from "@tiptap/core";
+import { Slice } from "@tiptap/pm/model";
 import { Plugin } from "@tiptap/pm/state";
+
+import { readPadding } from "./cells.js";
+import { makeLists } from "./word.js";
 
 const LONGEST = 500_000; // characters of text; more cannot be saved, and browsers need minutes for it
 const KEPT = { a: ["href"], img: ["src", "alt", "width", "height"], td: ["colspan", "rowspan"], th: ["colspan", "rowspan"], ol: ["start"] };
@@ -49,17 +53,26 @@ function tidy(body) {
   return images.length;
 }
 
-// Of HTML made elsewhere, only its meaning stays. That of this editor keeps its looks, but not the container, which is there already.
+// Of HTML made elsewhere, only its meaning stays, and the space in its tables. That of this editor keeps its looks, but not the container, which is there already.
 function clean(body, ours) {
   if (ours) {
     body.querySelectorAll("[data-type=container]").forEach((one) => { one.replaceWith(...one.childNodes); });
     body.querySelectorAll("a[style]").forEach(withoutUnderline);
   } else {
+    makeLists(body);
+    const setPadding = readPadding(body);
     body.querySelectorAll("[style]").forEach(setMarks);
     for (const element of body.querySelectorAll("*"))
       for (const { name } of [...element.attributes])
         if (!ANYWHERE.includes(name) && !KEPT[element.localName]?.includes(name)) element.removeAttribute(name);
+    setPadding();
   }
+}
+
+// The first paragraph of what is pasted gets the attributes of the one with the cursor, unless it is closed: an empty one is replaced then.
+function keepFirstDirection(slice, view) {
+  const first = slice.content.firstChild, empty = !view.state.selection.$from.parent.content.size;
+  return slice.openStart === 1 && first.attrs.dir && empty ? new Slice(slice.content, 0, slice.openEnd === 1 ? 0 : slice.openEnd) : slice;
 }
 
 export const pasting = (say) => Extension.create({
@@ -86,6 +99,6 @@ export const pasting = (say) => Extension.create({
       if (done) event.preventDefault();
       return done;
     };
-    return [new Plugin({ props: { handleDOMEvents: { paste: handle } } })];
+    return [new Plugin({ props: { handleDOMEvents: { paste: handle }, transformPasted: keepFirstDirection } })];
   },
 });

@@ -43,6 +43,12 @@ const Button = ({ label, pressed, disabled, onClick, children }) => (
   <button type="button" className="tool" title={label} aria-label={label} aria-pressed={pressed} disabled={disabled} onClick={onClick}>{children}</button>
 );
 
+// The signs of lists: pictures, because a visible "1." would be another name than the one that screen readers say.
+const BULLETS = "M2.5 4v.01M2.5 8v.01M2.5 12v.01", NUMBERS = "M1.5 3l1.3-.8v4.3M1.4 10.6c.3-1.1 2.4-1 2.3.2 0 .9-1.2 1.4-2.3 2.7h2.5";
+const ListSign = ({ marks }) => (
+  <svg className="sign list" viewBox="0 0 16 16" aria-hidden="true"><path d="M6.5 4H14M6.5 8H14M6.5 12H14" /><path d={marks} className={marks === BULLETS ? "dots" : ""} /></svg>
+);
+
 // Inserts the chosen variable and selects its chip, so that its fallback can be typed.
 function Variables({ editor, variables, selected }) {
   const [chosen, choose] = useState(variables[0]?.name ?? "");
@@ -144,8 +150,8 @@ export function Toolbar({ variables, store }) {
       {MARKS.map(([name, label, sign], place) => (
         <Button key={name} label={label} pressed={now.marks[place]} onClick={() => run((chain) => chain.toggleMark(name))}><span className={`sign ${name}`}>{sign}</span></Button>
       ))}
-      <Button label="Bulleted list" pressed={now.bullets} onClick={() => run((chain) => chain.toggleBulletList())}>•</Button>
-      <Button label="Numbered list" pressed={now.numbers} onClick={() => run((chain) => chain.toggleOrderedList())}>1.</Button>
+      <Button label="Bulleted list" pressed={now.bullets} onClick={() => run((chain) => chain.toggleBulletList())}><ListSign marks={BULLETS} /></Button>
+      <Button label="Numbered list" pressed={now.numbers} onClick={() => run((chain) => chain.toggleOrderedList())}><ListSign marks={NUMBERS} /></Button>
       <LinkField editor={editor} href={now.link} />
       <button type="button" className="tool wide" onClick={() => run((chain) => chain.setButton())}>Button</button>
       <button type="button" className="tool wide" onClick={() => run((chain) => chain.setHorizontalRule())}>Divider</button>
