@@ -32,6 +32,8 @@ from mailsvc.smtp.server.session import Envelope, Login, Recipient, Session, Ses
 from mailsvc.store.people.api_keys import Caller, Keys, digest
 from mailsvc.store.postgres.errors import StoreError
 
+KEPT_FOR_SUBMISSION = 5  # port 25, which is open to everybody, leaves one in so many connections to customers
+
 
 @attrs.define(eq=False)
 class Relay:
@@ -54,16 +56,25 @@ class Relay:
     max_connections: int
     null_mx: NullMx
     trusted_networks: TrustedNetworks = TrustedNetworks()
+    _on_exchange: int = attrs.field(default=0, init=False)  # open connections to port 25, other than those of trusted networks
 
     def open_session(self, session: Session) -> SessionPolicy | Reply:
         if len(self.per_address) >= self.max_connections:
             return relay_replies.TOO_MANY_CONNECTIONS
+        network_key = self.trusted_networks.key_of(session.peer.host)
+        on_exchange = not session.login_required and network_key is None
+        if on_exchange and self._on_exchange >= self.max_connections - self.max_connections // KEPT_FOR_SUBMISSION:
+            return relay_replies.TOO_MANY_CONNECTIONS
         client = client_network(session.peer.host)
         if not self.per_address.enter(client):
             return relay_replies.TOO_MANY_FOR_ADDRESS
-        network_key = self.trusted_networks.key_of(session.peer.host)
+        self._on_exchange += on_exchange
         session.trusted_network = network_key is not None
-        return RelaySession(self, session, client, network_key)
+        return RelaySession(self, session, client, network_key, on_exchange)
+
+    def leave(self, client: str, *, on_exchange: bool) -> None:
+        self.per_address.leave(client)
+        self._on_exchange -= on_exchange
 
     async def moved(self, token: bytes | UUID, left: Reply) -> Reply | None:
         """The reply to a key whose account is about to arrive in this cell, or `left` if it has left. None if it did not move.
@@ -102,6 +113,7 @@ class RelaySession:
     _session: Session
     _client: str
     _network_key: UUID | None  # the ID of the API key for the client's network
+    _on_exchange: bool
     _login: Authenticated | None = None
     _null_mx: NullMxCheck | None = None  # of the present mail
     _bounce: bool = False  # the present mail has the null sender, and all its recipients are return paths of this service
@@ -220,7 +232,7 @@ class RelaySession:
         return await self._relay.submissions.submit(caller, self._session, envelope, arrived)
 
     def closed(self) -> None:
-        self._relay.per_address.leave(self._client)
+        self._relay.leave(self._client, on_exchange=self._on_exchange)
         if self._login is not None:
             self._log_out(self._login)
 

@@ -143,7 +143,7 @@ class Smtp:
         None, "Instead of those, to try mailsvc: the folder for a self-signed certificate, created at the first start.", example="var/tls"
     )
     username: str = setting("mailsvc", "The user name that all customers log in with. The password is an API key.", check=checks.word)
-    connections: int = setting(5000, "Maximum number of open connections.", check=checks.at_least(1))
+    connections: int = setting(5000, "Maximum number of open connections; to port 25, four fifths of it.", check=checks.at_least(1))
     connections_per_address: int = setting(
         100, "Maximum number of open connections from one address (IPv6: one /64).", check=checks.at_least(1)
     )

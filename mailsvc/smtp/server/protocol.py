@@ -88,7 +88,8 @@ class ServerProtocol(TwistedProtocol):
         self._on_opened(self)
         self.transport.setTcpNoDelay(True)  # the client waits for each reply
         self.transport.registerProducer(self, True)
-        self.session = Session(self._peer(), Transcript() if self.listener.transcripts else None, unix(self.clock))
+        transcript = Transcript() if self.listener.transcripts else None
+        self.session = Session(self._peer(), transcript, unix(self.clock), self.listener.login_required)
         if isinstance(self.transport, TLSMemoryBIOProtocol):
             self._begin_handshake()
         Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("an SMTP session failed", failure))

@@ -41,6 +41,7 @@ class Session:
     peer: Peer
     transcript: Transcript | None  # None: not kept
     opened: float = 0.0  # unix seconds
+    login_required: bool = False  # on this port
     tls: Mapping[str, str] | None = None  # version, cipher, and the group of the key exchange if it is known; None: clear text
     client_name: str | None = None  # the argument of EHLO or HELO
     extended: bool = False  # EHLO rather than HELO
