@@ -1,4 +1,4 @@
-// Pasting HTML: bold and italics that are styles become elements, a picture that only repeats the text is left out, and blocks of this editor
+// Pasting and dropping HTML: bold and italics that are styles become elements, a picture that only repeats the text is left out, and blocks of this editor
 // stay in the one container. ProseMirror does the rest.
 import { Extension } from "@tiptap/core";
 import { Slice } from "@tiptap/pm/model";
@@ -75,6 +75,11 @@ function keepFirstDirection(slice, view) {
   return slice.openStart === 1 && first.attrs.dir && empty ? new Slice(slice.content, 0, slice.openEnd === 1 ? 0 : slice.openEnd) : slice;
 }
 
+function parse(html) {
+  const { body } = new DOMParser().parseFromString(html, "text/html");
+  return { body, left: tidy(body) };
+}
+
 export const pasting = (say) => Extension.create({
   name: "pasting",
   addProseMirrorPlugins() {
@@ -87,18 +92,21 @@ export const pasting = (say) => Extension.create({
       }
       if (view.input.shiftKey && plain) return view.pasteText(plain); // Ctrl+Shift+V
       if (!html) return false;
-      const { body } = new DOMParser().parseFromString(html, "text/html");
-      const left = tidy(body);
-      if (!body.textContent.trim() && data.files[0]) return false; // a picture alone: the library uploads it
+      if (data.files[0] && !parse(html).body.textContent.trim()) return false; // a picture alone: the library uploads it
+      return view.pasteHTML(html);
+    };
+    // Of what is dropped, too.
+    const transformPastedHTML = (html) => {
+      const { body, left } = parse(html);
       if (left) say("Images that aren’t on a website were left out. Add them with “Image”.");
       clean(body, html.includes("data-pm-slice"));
-      return view.pasteHTML(body.innerHTML);
+      return body.innerHTML;
     };
     const handle = (view, event) => {
       const done = paste(view, event);
       if (done) event.preventDefault();
       return done;
     };
-    return [new Plugin({ props: { handleDOMEvents: { paste: handle }, transformPasted: keepFirstDirection } })];
+    return [new Plugin({ props: { handleDOMEvents: { paste: handle }, transformPastedHTML, transformPasted: keepFirstDirection } })];
   },
 });

@@ -18,8 +18,14 @@ from tests.end_to_end.test_broadcast_editor import PASTED
 
 STATIC = Path(__file__).parents[2] / "mailsvc/dashboard/static"
 PACKAGES = STATIC / "packages"
+DROPPED = """(place, html) => {
+  const { left, top } = place.querySelector("p").getBoundingClientRect(), dataTransfer = new DataTransfer();
+  dataTransfer.setData("text/html", html);
+  place.dispatchEvent(new DragEvent("drop", { dataTransfer, clientX: left + 5, clientY: top + 5, bubbles: true, cancelable: true }));
+}"""
 MOUNT = """async () => {
-  const given = { content: "", variables: [{ name: "first_name", fallback: "" }], changed: () => {}, upload: () => {}, say: () => {} };
+  const say = (text) => { window.said = text; };
+  const given = { content: "", variables: [{ name: "first_name", fallback: "" }], changed() {}, upload() {}, say };
   window.editor = await MailEditor.mount(document.querySelector("main"), given);
 }"""
 
@@ -119,6 +125,18 @@ def test_text_from_right_to_left_stays_so_and_is_indented_on_the_right(page: Pag
     expect(text.locator("li")).to_have_css("margin-left", "0px")
     text.evaluate(PASTED, [text.inner_html(), ""])
     expect(text.locator("p[dir=rtl]").first).to_be_visible()
+
+
+def test_dropped_text_is_cleaned_as_pasted_text_is(page: Page) -> None:
+    lists = item(1, "·", "Point")
+    html = f"{lists}<p>A <a href='javascript:alert(1)'>link</a> <b>bold</b><img src='file:///C:/chart.png'></p><script>alert(1)</script>"
+    text = page.get_by_role("textbox", name="Content of the email")
+    text.click()
+    text.evaluate(DROPPED, html)
+    expect(text.locator("li")).to_have_text("Point")
+    assert "<p>A link <strong>bold</strong></p>" in re.sub(' style="[^"]*"', "", email(page))
+    expect(text.locator("a, img[src]")).to_have_count(0)
+    assert page.evaluate("said") == "Images that aren’t on a website were left out. Add them with “Image”."
 
 
 def test_the_buttons_are_called_as_they_look(page: Page) -> None:
