@@ -128,7 +128,7 @@ class MemberPages:
             return await self._shown(request, 422, errors={"email": SUSPENDED}, email=email, chosen=role)
         if email in [member.email for member in await self.context.users.members(request.account_id)]:
             return await self._shown(request, 422, errors={"email": "This person is already a member."}, email=email, chosen=role)
-        refused = await self.authentication.throttled([("invite", str(request.account_id))])
+        refused = await self.authentication.throttled([("invite", str(request.account_id)), ("mail", email)])
         if refused is not None:
             errors = {"email": refused.message.replace("attempts", "invitations")}
             return await self._shown(request, 429, errors=errors, email=email, chosen=role)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from unicodedata import normalize
 from uuid import uuid4
 
 import attrs
@@ -11,6 +12,7 @@ import attrs
 from mailsvc.system_mail import SystemMail
 
 SOURCE = "dashboard"  # the `source` of these emails, whose content pages never show
+_PHONE_DIGITS = 7  # in a phone number, at least
 
 
 @attrs.frozen
@@ -93,12 +95,21 @@ def reset(link: str) -> SignInEmail:
 
 
 def invitation(account: str, by: str, link: str) -> SignInEmail:
+    """Anybody can be invited, and an account can have any name: the name is left out if it could be a message of its own."""
+    plain = _is_plain(account)
     return SignInEmail(
-        f"Join {account} on mailsvc",
-        (f"{by} invited you to join the account {account} on mailsvc.",),
+        f"Join {account} on mailsvc" if plain else "Join an account on mailsvc",
+        (f"{by} invited you to join {f'the account {account}' if plain else 'their account'} on mailsvc.",),
         ("Accept invitation", link),
         ("This invitation expires in 7 days.",),
     )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether mail programs show it as it is: without web addresses, phone numbers and invisible characters."""
+    text = normalize("NFKC", name).replace("\N{IDEOGRAPHIC FULL STOP}", ".")
+    address = any("/" in word or "@" in word or "." in word.strip(".") for word in text.split())
+    return text.isprintable() and not address and sum(character.isdigit() for character in text) < _PHONE_DIGITS
 
 
 def confirm_address(link: str, *, new: bool) -> SignInEmail:
