@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime
 from typing import Literal
@@ -14,12 +15,13 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
 from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.logs import LOGS, LogList
-from mailsvc.dashboard.page import PageRequest, page, section_app
+from mailsvc.dashboard.page import PageError, PageRequest, page, section_app
 from mailsvc.mail import csv_file
 from mailsvc.store.mail.exports import Exports as Stored
 
 BATCH = 1000  # rows read at a time
 PROGRESS_SECONDS = 1.0  # between two updates of the progress
+AT_ONCE = 3  # exports of one account in this process: each reads one batch after another, while other accounts wait for the database
 
 Kind = Literal["emails", "logs"]
 Batch = tuple[datetime | None, Sequence[Sequence[object]]]  # time of the oldest row read, rows
@@ -43,6 +45,7 @@ class ExportPages:
     stored: Stored
     emails: EmailList
     logs: LogList
+    _running: Counter[UUID] = attrs.field(factory=Counter, init=False)  # by account
 
     @page(app, f"{EMAILS}/export", access="read_mail")
     async def show_emails(self, request: PageRequest) -> bytes:
@@ -70,7 +73,17 @@ class ExportPages:
         return request.render("export.html", sheet=sheet, export=export, back=back, query=query, fresh=fresh)
 
     async def _download(self, request: PageRequest, sheet: Sheet) -> bytes:
-        export_id = request.uuid(request.query("id"))
+        export_id, account_id = request.uuid(request.query("id")), request.account_id
+        if self._running[account_id] >= AT_ONCE:
+            raise PageError(429, "Too many exports", f"{AT_ONCE} exports of this account are running. Try again when one has finished.")
+        self._running[account_id] += 1
+        try:
+            return await self._stream(request, export_id, sheet)
+        finally:
+            self._running[account_id] -= 1
+            self._running += Counter()  # drops accounts without exports
+
+    async def _stream(self, request: PageRequest, export_id: UUID, sheet: Sheet) -> bytes:
         filters = ", ".join(f"{name}: {value}" for name, value in sheet.labels) or "all"
         await self.stored.begin(request.account_id, export_id, sheet.kind, [request.audit_entry(f"{sheet.kind} exported", filters)])
         name = f"{sheet.kind}-{self.context.now():%Y-%m-%d-%H%M}.csv"
