@@ -74,15 +74,15 @@ async def changes(rig: ApiRig, sent: Callable[..., Awaitable[Response]]) -> None
 
 async def broadcasts(rig: ApiRig, sent: Callable[..., Awaitable[Response]]) -> None:
     segment = (await sent("POST", "/segments", {"name": "readers"}, "segment created", "readers")).json["id"]
-    content = {"segment_id": segment, "from": "news@example.test", "subject": "News", "html": "<p>News</p>"}
-    one = (await sent("POST", "/broadcasts", content, "broadcast created", None)).json["id"]
-    await sent("PATCH", f"/broadcasts/{one}", {"name": "November"}, "broadcast changed", one)
-    await sent("POST", f"/broadcasts/{one}/send", b"", "broadcast sent", one)
+    content = {"name": "Autumn", "segment_id": segment, "from": "news@example.test", "subject": "News", "html": "<p>News</p>"}
+    one = (await sent("POST", "/broadcasts", content, "broadcast created", "<id> (Autumn)")).json["id"]
+    await sent("PATCH", f"/broadcasts/{one}", {"name": "November"}, "broadcast changed", f"{one} (November)")
+    await sent("POST", f"/broadcasts/{one}/send", b"", "broadcast sent", f"{one} (November)")
     await rig.pool.run("UPDATE broadcasts SET paused_at = now()")
-    await sent("POST", f"/broadcasts/{one}/continue", b"", "broadcast continued", one)
-    await sent("POST", f"/broadcasts/{one}/cancel", b"", "broadcast canceled", one)
-    copy = (await sent("POST", f"/broadcasts/{one}/duplicate", b"", "broadcast created", None)).json["id"]
-    await sent("DELETE", f"/broadcasts/{copy}", b"", "broadcast deleted", copy)
+    await sent("POST", f"/broadcasts/{one}/continue", b"", "broadcast continued", f"{one} (November)")
+    await sent("POST", f"/broadcasts/{one}/cancel", b"", "broadcast canceled", f"{one} (November)")
+    copy = (await sent("POST", f"/broadcasts/{one}/duplicate", b"", "broadcast created", "<id> (November (copy))")).json["id"]
+    await sent("DELETE", f"/broadcasts/{copy}", b"", "broadcast deleted", f"{copy} (November (copy))")
     await sent("PATCH", "/preference-page", {"title": "Yours"}, "preference page changed", "title")
 
 
@@ -122,7 +122,7 @@ async def test_every_change_by_a_key_has_an_audit_entry(rig: ApiRig) -> None:
         before = await lines(rig)
         answer = await rig.request(method, path, body, **headers(path))
         assert answer.status in (200, 201), (method, path, answer.any)
-        subject = answer.json["id"] if subject is None else subject
+        subject = answer.json["id"] if subject is None else subject.replace("<id>", answer.json.get("id", ""))
         assert (await lines(rig))[len(before) :] == [(f"API key a key ({hint}…)", action, subject)], (method, path)
         walked.append(f"{method} {path}")
         return answer

@@ -24,7 +24,7 @@ from mailsvc.settings.audience import Broadcasts
 from mailsvc.store.audience.properties import Properties
 from mailsvc.store.audience.segments import Segments
 from mailsvc.store.audience.topics import Topics
-from mailsvc.store.broadcasts.broadcasts import Refused
+from mailsvc.store.broadcasts.broadcasts import Refused, named
 from mailsvc.store.broadcasts.versions import Draft, Listed, Opened, Saved, Versions
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.paging import ALL
@@ -157,7 +157,7 @@ class EditorPages:
         """Send the stored draft to the user who asks."""
         broadcast_id, to = request.uuid(text, "broadcast"), request.user_session.email
         opened = _found(await self.versions.open(request.account_id, broadcast_id))
-        line = request.audit_entry("broadcast tested", str(broadcast_id))
+        [line] = named(opened.draft.content.name, [request.audit_entry("broadcast tested", str(broadcast_id))])
         try:
             contact = await self._contact(request, request.field("contact"))
             sent = await self.previews.send_test(request.account_id, opened.draft.content, contact, to, line, _reserving(request))

@@ -32,6 +32,7 @@ GET = f"SELECT {COLUMNS} FROM broadcasts WHERE account_id = %s AND id = %s"
 BODIES = "SELECT html, text FROM broadcasts WHERE account_id = %s AND id = %s"
 LIST = f"SELECT {COLUMNS} FROM broadcasts WHERE account_id = %s"
 LOCK = f"{GET} FOR UPDATE"
+NAME = "SELECT name FROM broadcasts WHERE account_id = %s AND id = %s"
 _COPIED = [name if name != "text" else "CASE WHEN NOT %(without_text)s THEN text END" for name in _CONTENT[1:]]
 COPY = f"""
 INSERT INTO broadcasts (account_id, id, {", ".join(_CONTENT)}, status, created_at)
@@ -93,7 +94,7 @@ class Broadcasts:
             await tx.run(ADD, {**_given(content), "account_id": account_id, "id": id_, "now": now})
             if send:
                 await self._send(tx, account_id, id_, key_id, at, now)
-            await write(tx, [attrs.evolve(line, subject=str(id_)) for line in lines], now.timestamp())
+            await write(tx, about(id_, content.name, lines), now.timestamp())
             return id_
 
         return await self.pool.transact(add)
@@ -132,7 +133,7 @@ class Broadcasts:
                 columns = ", ".join(f"{name} = %s" for name in changes)
                 values = [list(value) if isinstance(value, tuple) else value for value in changes.values()]
                 await tx.run(f"UPDATE broadcasts SET {columns} WHERE account_id = %s AND id = %s", (*values, account_id, id_))
-            await write(tx, lines, utc(self.clock).timestamp())
+            await write(tx, named(changes.get("name", found.name), lines), utc(self.clock).timestamp())
             return None
 
         return await self.pool.transact(update)
@@ -152,7 +153,7 @@ class Broadcasts:
             if found.topic_id is not None and not (await tx.rows(TOPIC, (account_id, found.topic_id)))[0][0]:
                 return "topic"
             await self._send(tx, account_id, id_, key_id, at, now)
-            await write(tx, lines, now.timestamp())
+            await write(tx, named(found.name, lines), now.timestamp())
             return None
 
         return await self.pool.transact(send)
@@ -169,7 +170,7 @@ class Broadcasts:
             if not await tx.run(COPY, copied):
                 return None
             await tx.run(COPY_VERSION, (new, account_id, id_))
-            await write(tx, [attrs.evolve(line, subject=str(new)) for line in lines], now.timestamp())
+            await write(tx, about(new, (await tx.rows(NAME, (account_id, new)))[0][0], lines), now.timestamp())
             return new
 
         return await self.pool.transact(duplicate)
@@ -188,7 +189,7 @@ class Broadcasts:
                 await tx.run(UNSCHEDULE, (account_id, id_))
             else:
                 await tx.run(CANCEL, (now, account_id, id_))
-            await write(tx, lines, now.timestamp())
+            await write(tx, named(found.name, lines), now.timestamp())
             return None
 
         return await self.pool.transact(cancel)
@@ -204,7 +205,7 @@ class Broadcasts:
             baseline = outcomes(dict(await tx.rows(COUNTS, (account_id, id_))))
             await tx.run(CONTINUE, (baseline, now, account_id, id_))
             await tx.run(RELEASE, {"now": now, "paused_at": found.paused_at, "account_id": account_id, "id": id_})
-            await write(tx, lines, now.timestamp())
+            await write(tx, named(found.name, lines), now.timestamp())
             return None
 
         return await self.pool.transact(continue_)
@@ -217,7 +218,7 @@ class Broadcasts:
             if found is None or found.status not in ("draft", "scheduled"):
                 return "not_found" if found is None else "status"
             await tx.run(REMOVE, (account_id, id_))
-            await write(tx, lines, utc(self.clock).timestamp())
+            await write(tx, named(found.name, lines), utc(self.clock).timestamp())
             return None
 
         return await self.pool.transact(remove)
@@ -235,6 +236,16 @@ class Broadcasts:
     ) -> None:  # fmt: skip
         status = "queued" if at is None else "scheduled"
         await tx.run(SEND, {"account_id": account_id, "id": id_, "status": status, "at": at, "now": now, "key_id": key_id})
+
+
+def named(name: str, lines: Sequence[Line]) -> list[Line]:
+    """Entries for the audit log, which have the broadcast's ID, with its name."""
+    return [attrs.evolve(line, subject=f"{line.subject} ({name})") if name else line for line in lines]
+
+
+def about(id_: UUID, name: str, lines: Sequence[Line]) -> list[Line]:
+    """Entries for the audit log about a new broadcast."""
+    return named(name, [attrs.evolve(line, subject=str(id_)) for line in lines])
 
 
 def outcomes(counts: Mapping[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ import attrs
 import orjson
 
 from mailsvc.clock import utc
-from mailsvc.store.broadcasts.broadcasts import Refused, missing
+from mailsvc.store.broadcasts.broadcasts import Refused, missing, named
 from mailsvc.store.broadcasts.values import Content
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.adapters import json
@@ -155,7 +155,7 @@ class Versions:
                 await tx.run(_REPLACE, row)
             else:
                 await tx.run(_ADD, row)
-                await write(tx, lines, now.timestamp())
+                await write(tx, named(draft.content.name, lines), now.timestamp())
             await tx.run(_PRUNE, (account_id, broadcast_id, account_id, broadcast_id, KEPT, BYTES))
             return Saved(_base(number + 1, draft.content), overwritten)
 

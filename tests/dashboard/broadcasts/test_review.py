@@ -195,7 +195,7 @@ async def test_sending_asks_with_the_number_and_happens_once(pool: Pool) -> None
     assert (await rig.browser.post(f"{HOME}/{draft}/cancel")).query == {"done": "canceled"}
     assert (await rig.get(draft)).status == "canceled"
     entries = [line for line in await rig.rig.audit(rig.account_id) if line[0].startswith("broadcast")]
-    assert entries == [("broadcast sent", str(draft)), ("broadcast canceled", str(draft))]
+    assert entries == [("broadcast sent", f"{draft} (News)"), ("broadcast canceled", f"{draft} (News)")]
 
 
 @pytest_twisted.ensureDeferred
