@@ -13,6 +13,7 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
+from mailsvc.http.error_page import error_page, or_error_page, wants_page
 from mailsvc.http.fields import Record, Text, Wrong
 from mailsvc.http.operations import Parameter, operation
 from mailsvc.http.problem import DELETED, Problem, not_found
@@ -86,12 +87,6 @@ pre{{background:#1f2228}}}}</style></head>
 <body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
 {content}</main></body></html>
 """
-_REFUSED = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>Shared email</title></head>
-<body style="font:16px system-ui,sans-serif;margin:2rem"><h1 style="font-size:1.3rem">{message}</h1>
-<p>{advice}</p></body></html>
-"""
 
 
 @attrs.define(eq=False)
@@ -130,7 +125,7 @@ class Share:
         errors=[403, 404],
     )
     async def show(self, request: Request) -> bytes:
-        return await request.detached(self._show(request))
+        return await request.detached(or_error_page(request, self._show(request)))
 
     async def _show(self, request: Request) -> bytes:
         opened = await parameters.first(request, "token", self._opened)
@@ -162,9 +157,9 @@ class Share:
 
 def _refused(request: Request, problem: Problem, message: str, advice: str = "") -> bytes:
     """A page for people; programs get the problem."""
-    if not any(b"text/html" in value.lower() for value in request.requestHeaders.getRawHeaders(b"accept", [])):
+    if not wants_page(request):
         raise problem
-    return _send(request, problem.status, _REFUSED.format(message=message, advice=advice).encode())
+    return error_page(request, problem.status, message, advice)
 
 
 def _send(request: Request, status: int, page: bytes) -> bytes:

@@ -12,6 +12,7 @@ import attrs
 from mailsvc.clock import utc
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection
+from mailsvc.http.error_page import or_error_page
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.store.audience.confirmations import Request as Asked
@@ -48,7 +49,7 @@ class ConfirmationPage:
 
     @app.route("/confirm", methods=["GET", "HEAD"])
     async def show(self, request: Request) -> bytes:
-        return await request.detached(self._show(request))
+        return await request.detached(or_error_page(request, self._show(request)))
 
     async def _show(self, request: Request) -> bytes:
         found = await self._asked(request)
@@ -63,7 +64,7 @@ class ConfirmationPage:
 
     @app.route("/confirm", methods=["POST"])
     async def confirm(self, request: Request) -> bytes:
-        return await request.detached(self._confirm(request))
+        return await request.detached(or_error_page(request, self._confirm(request)))
 
     async def _confirm(self, request: Request) -> bytes:
         """Pressing the button again changes nothing."""

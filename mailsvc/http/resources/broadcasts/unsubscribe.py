@@ -17,6 +17,7 @@ import attrs
 from mailsvc.broadcasts.links import Link
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection
+from mailsvc.http.error_page import or_error_page
 from mailsvc.http.request import Request
 from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.store.audience.preferences import Also, Standing
@@ -64,7 +65,7 @@ class UnsubscribePage:
 
     @app.route("/unsubscribe", methods=["GET", "HEAD"])
     async def show(self, request: Request) -> bytes:
-        return await request.detached(self._show(request))
+        return await request.detached(or_error_page(request, self._show(request)))
 
     async def _show(self, request: Request, done: str = "") -> bytes:
         link = await parameters.first(request, "token", self.context.links.read)
@@ -78,7 +79,7 @@ class UnsubscribePage:
 
     @app.route("/unsubscribe", methods=["POST"])
     async def change(self, request: Request) -> bytes:
-        return await request.detached(self._change(request))
+        return await request.detached(or_error_page(request, self._change(request)))
 
     async def _change(self, request: Request) -> bytes:
         link = await parameters.first(request, "token", self.context.links.read)

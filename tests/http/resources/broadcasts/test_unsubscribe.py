@@ -13,10 +13,12 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 
 from mailsvc.broadcasts.links import Source, UnsubscribeLinks
+from mailsvc.http import parameters
 from mailsvc.http.resources.broadcasts.unsubscribe import TOO_OFTEN
 from mailsvc.store.audience import preferences
 from mailsvc.store.audience.keys import AudienceKeys
 from mailsvc.store.broadcasts import recipients
+from mailsvc.store.postgres.errors import Unavailable
 from tests.http.api_rig import ENCRYPTION, ApiRig
 from tests.http.rig import Connection, Response, request
 
@@ -35,7 +37,7 @@ async def add(rig: ApiRig, address: str = "ada@example.net") -> str:
     return str((await rig.request("POST", "/contacts", {"email": address})).json["id"])
 
 
-async def call(rig: ApiRig, method: str, path: str, body: bytes = b"", kind: str = FORM) -> Response:
+async def call(rig: ApiRig, method: str, path: str, body: bytes = b"", kind: str = FORM, **headers: str) -> Response:
     """A request without a key, by a browser or a mail program."""
     connection: Any = Connection(rig, "192.0.2.1")  # type: ignore[arg-type]
     answered: Deferred[Response] = Deferred()
@@ -48,7 +50,7 @@ async def call(rig: ApiRig, method: str, path: str, body: bytes = b"", kind: str
                 rig.site.reactor.callLater(0, answered.callback, response)
 
     connection.transport.write = written
-    connection.send(request(method, path, body, None, **({"content-type": kind} if body else {})))
+    connection.send(request(method, path, body, None, **({"content-type": kind} if body else {}), **headers))
     return await answered.addTimeout(20, rig.site.reactor)
 
 
@@ -258,3 +260,18 @@ async def test_a_recipient_who_unsubscribes_is_counted_once(rig: ApiRig) -> None
         assert (await post(rig, path, CLICK)).status == 204
     assert await rig.pool.rows("SELECT marks FROM broadcast_recipients") == [(8,)]
     assert await rig.pool.rows("SELECT type, count FROM broadcast_counts") == [("email.unsubscribed", 1)]
+
+
+@pytest.mark.parametrize("path", ["/unsubscribe", "/confirm", "/shared"])
+@pytest_twisted.ensureDeferred
+async def test_browsers_get_a_page_if_the_database_is_away(rig: ApiRig, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    async def away(*_: Any) -> Any:
+        raise Unavailable("No database connection became free within 5 s.")
+
+    monkeypatch.setattr(parameters, "first", away)
+    for method in ("GET",) if path == "/shared" else ("GET", "POST"):
+        page = await call(rig, method, path + "?token=a", accept="text/html,*/*;q=0.8")
+        assert (page.status, page.headers["content-type"], page.headers["retry-after"]) == (503, "text/html; charset=utf-8", "1")
+        assert b"<h1" in page.body and (b"Your choice may not have been saved." in page.body) is (method == "POST")
+    program = await call(rig, "GET" if path == "/shared" else "POST", path + "?token=a")
+    assert program.status == 503 and program.headers["content-type"].startswith("application/json")
