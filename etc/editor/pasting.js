@@ -1,5 +1,5 @@
-// Pasting and dropping HTML: bold and italics that are styles become elements, a picture that only repeats the text is left out, and blocks of this editor
-// stay in the one container. ProseMirror does the rest.
+// Pasting and dropping HTML: bold and italics that are styles become elements, a picture that only repeats the text is left out, and blocks
+// of this editor stay in the one container. ProseMirror does the rest.
 import { Extension } from "@tiptap/core";
 import { Slice } from "@tiptap/pm/model";
 import { Plugin } from "@tiptap/pm/state";
@@ -53,7 +53,8 @@ function tidy(body) {
   return images.length;
 }
 
-// Of HTML made elsewhere, only its meaning stays, and the space in its tables. That of this editor keeps its looks, but not the container, which is there already.
+// Of HTML made elsewhere, only its meaning stays, and the padding of its tables. That of this editor keeps its looks, but not the container,
+// which is there already.
 function clean(body, ours) {
   if (ours) {
     body.querySelectorAll("[data-type=container]").forEach((one) => { one.replaceWith(...one.childNodes); });

@@ -84,7 +84,8 @@ dt{{color:#666}}dd{{margin:0}}iframe,pre{{width:100%;box-sizing:border-box;backg
 iframe{{height:75vh;color-scheme:light}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}}
 @media(prefers-color-scheme:dark){{body{{color:#eceef2;background:#16181c}}dt{{color:#a4abb6}}iframe,pre{{border-color:#4a4f58}}
 pre{{background:#1f2228}}}}</style></head>
-<body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
+<body><main><h1 dir="auto">{subject}</h1><dl><dt>From</dt><dd dir="auto">{sender}</dd><dt>To</dt>
+<dd dir="auto">{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
 {content}</main></body></html>
 """
 
@@ -187,7 +188,7 @@ def _page(email: EmailView, html: str | None, text: str, when: tuple[str, str]) 
         framed = escape(f'<base target="_blank">{html}')
         content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
     else:
-        content = f"<pre>{escape(text)}</pre>"
+        content = f'<pre dir="auto">{escape(text)}</pre>'
     (label, sent), to = when, escape(", ".join([*email.to, *email.cc]))
     page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, label=label, sent=sent, content=content)
     return page.encode("utf-8", "replace")

@@ -36,9 +36,9 @@ body{{font:16px/1.5 system-ui,sans-serif;margin:0;color:var(--text);background:v
 main{{max-width:34rem;margin:0 auto;padding:1.5rem 1rem}}h1{{font-size:1.4rem;overflow-wrap:anywhere}}
 p{{overflow-wrap:anywhere;white-space:pre-line}}button{{font:inherit;min-height:2.75rem;padding:.4rem 1.1rem;border:0;border-radius:.4rem;
 background:var(--accent);color:var(--on);cursor:pointer}}button:focus-visible{{outline:3px solid var(--text);outline-offset:2px}}</style>
-</head><body><main><h1>{title}</h1><p role="status">{message}</p>{form}</main></body></html>
+</head><body><main><h1 dir="auto">{title}</h1><p role="status" dir="auto">{message}</p>{form}</main></body></html>
 """
-_FORM = '<form method="post"><button>{button}</button></form>'
+_FORM = '<form method="post"><button dir="auto">{button}</button></form>'
 _WRONG = ("This link is not valid", "It has expired, or the subscription no longer exists. To subscribe, sign up again.")
 
 

@@ -53,7 +53,7 @@ input{{width:1.25rem;height:1.25rem;flex:none;margin:.15rem 0;accent-color:var(-
 button{{font:inherit;min-height:2.75rem;padding:.4rem 1.1rem;border-radius:.4rem;border:1px solid var(--text);background:none;
 color:var(--text);margin:.6rem .6rem 0 0;cursor:pointer}}button:focus-visible,input:focus-visible{{outline:3px solid var(--accent);
 outline-offset:2px}}.done{{border-left:.3rem solid var(--accent);padding-left:.8rem}}</style></head>
-<body><main>{logo}<h1>{title}</h1><p>{message}</p>{body}</main></body></html>
+<body><main>{logo}<h1 dir="auto">{title}</h1><p dir="auto">{message}</p>{body}</main></body></html>
 """
 _WRONG = BroadcastSettings(title="This link is not valid", message="Use the unsubscribe link in the most recent email you received.")
 
@@ -165,13 +165,13 @@ def _text(raw: bytes) -> str:
 
 def _form(standing: Standing, sender: str, done: str) -> str:
     said = f'<p class="done" role="status">{escape(done)}</p>' if done else ""
-    mail = f"newsletters and announcements{f' from {escape(sender)}' if sender else ''}"
+    mail = f"newsletters and announcements{f' from <bdi>{escape(sender)}</bdi>' if sender else ''}"
     if standing.unsubscribed:
         text = f"You are unsubscribed from all {mail}. Emails that are only for you, such as receipts, may still arrive."
         return f'{said}<form method="post" class="card"><p>{text}</p><button name="save" value="again">Subscribe again</button></form>'
     topics = "".join(
         f'<label><input type="checkbox" name="topic" value="{topic.id}"{" checked" if topic.subscribed else ""}>'
-        f"<span>{escape(topic.name)}{f'<small>{escape(topic.description)}</small>' if topic.description else ''}</span></label>"
+        f"<span><bdi>{escape(topic.name)}</bdi>{_description(topic.description)}</span></label>"
         for topic in standing.topics
     )
     if topics:
@@ -181,6 +181,10 @@ def _form(standing: Standing, sender: str, done: str) -> str:
         f'{said}<form method="post" class="card">{topics}{save}'
         '<button name="save" value="nothing">Unsubscribe from everything</button></form>'
     )
+
+
+def _description(text: str | None) -> str:
+    return f'<small dir="auto">{escape(text)}</small>' if text else ""
 
 
 def preview(settings: BroadcastSettings, standing: Standing, sender: str) -> bytes:

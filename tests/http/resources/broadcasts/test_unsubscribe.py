@@ -242,7 +242,7 @@ async def test_the_page_looks_as_the_account_wants(rig: ApiRig) -> None:
     body = {"title": "Ours <b>", "message": "Choose", "logo": "https://example.com/l.png", "background_color": "#123456"}
     await rig.request("PATCH", "/preference-page", body)
     page = (await call(rig, "GET", await link(rig))).body.decode()
-    assert "<h1>Ours &lt;b&gt;</h1><p>Choose</p>" in page and 'src="https://example.com/l.png"' in page
+    assert '<h1 dir="auto">Ours &lt;b&gt;</h1><p dir="auto">Choose</p>' in page and 'src="https://example.com/l.png"' in page
     assert re.search(r"--background:#123456;--text:#ffffff", page)  # white on a dark background
     assert "prefers-color-scheme:dark" in page and "width=device-width" in page
 
