@@ -10,13 +10,18 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from traceback import walk_stack
+from types import FrameType
+from typing import Any
 
+import greenlet
 import psycopg2
 import pytest
 import pytest_twisted
@@ -87,6 +92,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     place = collection_path.relative_to(TESTS).as_posix()
     return None if place.startswith(SETS[marks]) or f"mark.{marks}" in collection_path.read_text("utf-8") else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> Iterator[Any]:
+    """Ends a test that waits for a coroutine, too. The reactor would only log the failure, and the run would never end."""
+    set_ = yield
+    test, fail = greenlet.getcurrent(), signal.getsignal(signal.SIGALRM)
+
+    def expired(number: int, frame: FrameType | None) -> None:
+        assert callable(fail)
+        try:
+            fail(number, frame)
+        except BaseException as error:
+            if greenlet.getcurrent() is test or any(each.f_code.co_filename == str(item.path) for each, _ in walk_stack(frame)):
+                raise
+            test.throw(error)  # nothing of the test runs: it waits for the reactor
+
+    if callable(fail):
+        signal.signal(signal.SIGALRM, expired)
+    return set_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,10 +19,11 @@ async def test_an_account_runs_few_exports_at_once(pool: Pool, monkeypatch: pyte
     rig, begun, reading = DashboardRig(pool), Deferred[None](), []
 
     async def stream(_request: FakeRequest, chunks: AsyncGenerator[bytes, None]) -> bool:
-        reading.append(Deferred[None]())
+        mine = Deferred[None]()
+        reading.append(mine)
         if len(reading) == AT_ONCE:
             begun.callback(None)
-        await reading[-1]
+        await mine
         await chunks.aclose()
         return True
 
@@ -36,13 +37,14 @@ async def test_an_account_runs_few_exports_at_once(pool: Pool, monkeypatch: pyte
     assert refused.status == 429
     assert "3 exports of this account are running" in refused.text
     reading[0].callback(None)
-    await running[0]
+    while not any(one.called for one in running):
+        await rig.account()  # a round trip to the database
     last = Deferred.fromCoroutine(ann.post(f"/dashboard/logs/export?id={uuid4()}"))
     for one in reading[1:AT_ONCE]:
         one.callback(None)
-    for waiting in running[1:]:
+    for waiting in running:
         await waiting
     while len(reading) <= AT_ONCE:
-        await rig.account()  # a round trip to the database
+        await rig.account()
     reading[-1].callback(None)
     assert (await last).status == 200
