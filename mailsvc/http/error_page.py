@@ -17,13 +17,16 @@ UNAVAILABLE = "This page is not available at the moment"
 AGAIN = "Reload it in a minute."
 AGAIN_POSTED = "Your choice may not have been saved. Reload the page in a minute to send it again."
 FAILED = "Something went wrong"
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+FOR_READER = {  # headers of each page that a link in an email opens: it is for the person with the link alone
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "X-Robots-Tag": "noindex, nofollow",
     "Cache-Control": "private, no-store",
+}
+HEADERS = {
+    **FOR_READER,
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -21,7 +21,7 @@ from mailsvc.store.mail.exports import Exports as Stored
 
 BATCH = 1000  # rows read at a time
 PROGRESS_SECONDS = 1.0  # between two updates of the progress
-AT_ONCE = 3  # exports of one account in this process: each reads one batch after another, while other accounts wait for the database
+AT_ONCE = 3  # exports of one account in this process: each reads one batch after another from the database
 
 Kind = Literal["emails", "logs"]
 Batch = tuple[datetime | None, Sequence[Sequence[object]]]  # time of the oldest row read, rows

@@ -13,7 +13,7 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.error_page import error_page, or_error_page, wants_page
+from mailsvc.http.error_page import FOR_READER, error_page, or_error_page, wants_page
 from mailsvc.http.fields import Record, Text, Wrong
 from mailsvc.http.operations import Parameter, operation
 from mailsvc.http.problem import DELETED, Problem, not_found
@@ -67,13 +67,9 @@ TOKEN = Parameter("token", "From `url`.", "eyJhIjoi…", {"type": "string"}, req
 
 # The page has no scripts. The HTML of the email is in a frame that can only show images and open links.
 HEADERS = {
+    **FOR_READER,
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src https: data:; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "X-Robots-Tag": "noindex, nofollow",
-    "Cache-Control": "private, no-store",
 }
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{subject}</title>

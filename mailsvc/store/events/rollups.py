@@ -20,7 +20,7 @@ Unit = Literal["hour", "day", "week", "month"]
 # Names of zones that Postgres takes for abbreviations, which have no summer time, and zones with the same times.
 _SAME = {"CET": "Europe/Brussels", "EET": "Europe/Athens", "MET": "Europe/Brussels", "WET": "Europe/Lisbon"}
 
-# Hours are in UTC. `start` is the beginning of one: Postgres would compute it for every row that it reads.
+# Hours are in UTC. `start` is the beginning of an hour and is computed here, because Postgres would compute it again for every row.
 _ASKED = "hour >= %(start)s AND hour < %(end)s AND (%(domains)s::uuid[] IS NULL OR domain_id = ANY (%(domains)s))"
 # Longer periods begin at midnight of the zone; an hour belongs to the period in which it begins.
 _GROUPED = f"""
@@ -64,7 +64,7 @@ _BY_BROADCAST = """(
     AND (%(broadcasts)s::uuid[] IS NULL OR c.broadcast_id = ANY (%(broadcasts)s))
 ) AS c"""
 COUNTS = _GROUPED.format(email="NULL::uuid", counted=_HOURLY)
-# As many counts as rows: of hours by domain, which are not added up. Counting them first takes a fraction of the time of sorting them.
+# The number of counts by hour and domain, which are not added up. Too many are refused before they are sorted, which takes much longer.
 ROWS = f"SELECT count(*) FROM (SELECT FROM rollups WHERE {_OF_ACCOUNT} AND {_ASKED} LIMIT %(most)s) AS r"
 COUNTS_OF_EMAILS = _GROUPED.format(email="CASE WHEN %(by_email)s THEN email_id END", counted=_BY_EVENT)
 COUNTS_OF_BROADCASTS = _GROUPED.format(email="CASE WHEN %(by_broadcast)s THEN broadcast_id END", counted=_BY_BROADCAST)

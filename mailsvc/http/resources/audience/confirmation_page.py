@@ -12,20 +12,16 @@ import attrs
 from mailsvc.clock import utc
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection
-from mailsvc.http.error_page import or_error_page
+from mailsvc.http.error_page import FOR_READER, or_error_page
 from mailsvc.http.request import Request
 from mailsvc.http.resources.audience.context import AudienceContext
 from mailsvc.store.audience.confirmations import Request as Asked
 from mailsvc.store.audience.values import By
 
 HEADERS = {
+    **FOR_READER,
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "X-Robots-Tag": "noindex, nofollow",
-    "Cache-Control": "private, no-store",
 }
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

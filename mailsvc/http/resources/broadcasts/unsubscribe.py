@@ -17,7 +17,7 @@ import attrs
 from mailsvc.broadcasts.links import Link
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection
-from mailsvc.http.error_page import or_error_page
+from mailsvc.http.error_page import FOR_READER, or_error_page
 from mailsvc.http.request import Request
 from mailsvc.http.resources.broadcasts.context import BroadcastContext
 from mailsvc.store.audience.preferences import Also, Standing
@@ -30,14 +30,10 @@ MESSAGE = "Choose which emails you want to receive."
 TOO_OFTEN = "You have subscribed too often today. Try again tomorrow. You can still unsubscribe."
 _BUTTONS = ("topics", "nothing", "again")  # of the form
 HEADERS = {
+    **FOR_READER,
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src https:; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "X-Robots-Tag": "noindex, nofollow",
-    "Cache-Control": "private, no-store",
 }
 COLORS = {"background": "#f4f4f4", "text": "#222222", "accent": "#0b57d0"}
 _PAGE = """<!doctype html>
