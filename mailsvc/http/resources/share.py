@@ -80,8 +80,8 @@ dt{{color:#666}}dd{{margin:0}}iframe,pre{{width:100%;box-sizing:border-box;backg
 iframe{{height:75vh;color-scheme:light}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}}
 @media(prefers-color-scheme:dark){{body{{color:#eceef2;background:#16181c}}dt{{color:#a4abb6}}iframe,pre{{border-color:#4a4f58}}
 pre{{background:#1f2228}}}}</style></head>
-<body><main><h1 dir="auto">{subject}</h1><dl><dt>From</dt><dd dir="auto">{sender}</dd><dt>To</dt>
-<dd dir="auto">{to}</dd><dt>{label}</dt><dd>{sent}</dd></dl>
+<body><main><h1 dir="auto">{subject}</h1><dl><dt>From</dt><dd><bdi>{sender}</bdi></dd><dt>To</dt>
+<dd><bdi>{to}</bdi></dd><dt>{label}</dt><dd>{sent}</dd></dl>
 {content}</main></body></html>
 """
 
